@@ -99,6 +99,8 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     """The unit of a problem's objective, if that depends on the problem; otherwise it is :attr:`unit`."""
     proven: Callable[[P, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound)`` to details that express in the kind's own terms what is proven."""
+    granularity: Callable[[P], int] = lambda problem: 1
+    """A number of which all objectives of a problem are multiples, 1 or more: bounds are rounded up to the next multiple."""
     first_bounds: Callable[[P], Iterable[int]] = lambda problem: ()
     """Yields better and better bounds of a problem: each in some hundredths of a second, all of them in some tenths."""
     counts: tuple[str, ...] = ()

@@ -210,10 +210,11 @@ class RunState:
     def offer_bound(self, bound: int, source: str) -> None:
         """Records a lower bound of a source in the kind's unit, unless a verified plan refutes it.
 
-        No further bounds are accepted from a source that was refuted.
+        It is rounded up to what an objective can be. No further bounds are accepted from a source that was refuted.
         """
         if source in self._refuted:
             return
+        bound += -bound % self.kind.granularity(self.problem)
         self.bounds[source] = max(bound, self.bounds.get(source, bound))
         if self.best is not None and bound > self.best.objective:
             self._refute_bounds(self.best.objective)

@@ -200,3 +200,11 @@ def test_a_heuristic_in_a_thread_has_time_for_a_first_plan() -> None:
     cancelled = clock(state(cancelled=True))
     assert max(cancelled.worker_seconds(here), cancelled.time_left([here])) < 0
     assert not cancelled.may_verify()
+
+
+def test_bounds_are_rounded_up_to_what_objectives_can_be() -> None:
+    known = state()
+    known.kind = replace(known.kind, granularity=lambda problem: 4)
+    for offered, rounded in ((1, 4), (4, 4), (5, 8), (-3, 8)):
+        known.offer_bound(offered, "proves")
+        assert known.bound == rounded

@@ -9,7 +9,7 @@ from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Baseline, Candidate, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.llm_placement.plan import DECISIONS, Plan, used_bytes
-from stowplan.models.llm_placement.problem import HOST, Problem, floor, layer_bytes
+from stowplan.models.llm_placement.problem import HOST, ROUNDED, Problem, floor, layer_bytes
 from stowplan.models.llm_placement.verify import verify
 from stowplan.portfolio.llm_placement.fit import fit_plan
 from stowplan.portfolio.presolve import PRESOLVER, in_caller
@@ -76,6 +76,7 @@ KIND = Kind(
     plan=Plan,
     verify=verify,
     bound=floor,
+    granularity=lambda problem: ROUNDED,
     candidates=_candidates,
     function=_function,
     baselines=(Baseline(name="fit", plan=fit_plan, is_known=True), Baseline(name="host", plan=_on_host, is_known=True)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import gcd
 from typing import Any
 
 from stowplan.kernel.candidate import Place
@@ -104,6 +105,11 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
     return facts
 
 
+def _granularity(problem: Problem) -> int:
+    """The greatest common divisor of the operators' costs; 1 with a host, since waiting for a copy may cost any number."""
+    return max(1, gcd(*(op.cost for op in problem.ops))) if problem.channel is None else 1
+
+
 def _prover() -> Prover:
     from stowplan.certificates.maker.cuts import rematerialization
 
@@ -120,6 +126,7 @@ KIND = Kind(
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name},
     bound=lambda problem: 0,
+    granularity=_granularity,
     candidates=_candidates,
     function=_function,
     baselines=(Baseline(name="greedy", plan=_greedy, maker=_greedy_candidate), Baseline(name="given", plan=_given)),

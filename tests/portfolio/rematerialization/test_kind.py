@@ -10,13 +10,14 @@ import pytest
 
 import stowplan
 from stowplan.models.rematerialization.plan import Plan
-from stowplan.models.rematerialization.problem import Problem
+from stowplan.models.rematerialization.problem import Host, Problem
 from stowplan.models.rematerialization.structure import build
 from stowplan.models.rematerialization.verify import load_bytes, verify
 from stowplan.portfolio.rematerialization.engine import profile
 from stowplan.portfolio.rematerialization.frontier import frontier
 from stowplan.portfolio.rematerialization.greedy import simulate
 from stowplan.portfolio.rematerialization.insertion import Insertion
+from stowplan.portfolio.rematerialization.kind import KIND
 from stowplan.portfolio.rematerialization.peaks import least_peak
 from tests.cli.conftest import Cli, cli
 from tests.models.rematerialization import cases
@@ -118,3 +119,23 @@ def test_the_command_line(cli: Cli, tmp_path: Path) -> None:
     assert "added cost" in cli("show", plan, EXAMPLE, "--capacity", 40 << 20).out
     assert cli("verify", EXAMPLE, plan, "--capacity", 40 << 20).code == 0
     assert cli("verify", EXAMPLE, plan, "--capacity", 11 << 20).code == 4
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_bounds_are_multiples_of_what_divides_all_costs(seed: int) -> None:
+    plain = cases.limited(seed)
+    ops = tuple(msgspec.structs.replace(op, cost=1000 * (1 + op.cost)) for op in plain.ops)
+    problem = msgspec.structs.replace(plain, ops=ops)
+    assert KIND.granularity(problem) % 1000 == 0
+    least = cases.least_cost(problem)
+    result = stowplan.solve(problem, time_limit=HANG, candidates=["cuts", "stages"])
+    if least is not None and result.bound is not None:
+        assert result.bound % 1000 == 0
+        assert result.bound <= least
+    elif least is None:
+        assert result.plan is None
+
+
+def test_waiting_for_a_host_may_cost_any_number() -> None:
+    problem = msgspec.structs.replace(cases.limited(0), host=Host(limit=100, bandwidth=0.3))
+    assert KIND.granularity(problem) == 1
