@@ -114,7 +114,7 @@ def small_instances(client: Client, repeat: int) -> None:
         outcome = "the fallback" if json.loads(late)["fallback"] else "proven optimal"
         rows.append((result.kind.replace("_", " "), *cells[:2], *sizes, cells[2], outcome))
         print(f"{name}: {result.status}", file=sys.stderr, flush=True)
-    head = ("library, ms", "process, ms", "request, kB", "answer, kB", "deadline of 1 ms: answer after, ms", "and it is")
+    head = ("library, ms", "process, ms", "request, kB", "answer, kB", "after a deadline of 1 ms, ms", "answer")
     print(table(rows, ("kind", *head)))
 
 

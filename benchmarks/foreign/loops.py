@@ -107,7 +107,7 @@ def row_of(peer: satmapit.Peer, graph: Dfg, side: int, seconds: float) -> tuple[
         ours_checked = "yes" if satmapit.accepts(peer, problem, ours.plan) else "no"
         counts.append(f"theirs on ours: {ours_checked}")
     counts.append(_compared(mapped.ii, None if ours.plan is None else ours.plan.ii))
-    found = mapped.ii if mapped.ii is not None else f"none, gave up those below {mapped.at_least}"
+    found = mapped.ii if mapped.ii is not None else f"none, ran out at II {mapped.at_least}"
     row = [graph.name, len(problem.instructions), f"{side} x {side}", found, f"{mapped.seconds:.1f}", theirs_checked]
     row += ["none" if ours.plan is None else ours.plan.ii, _proof(ours), seconds_text(ours.planned), seconds_text(ours.proven)]
     return [*row, ours_checked], counts
@@ -135,12 +135,12 @@ HEAD = (
     "instructions",
     "tiles",
     "II of SAT-MapIt",
-    "seconds",
+    "CPU s",
     "our verifier accepts it",
     "our II",
     "II proven",
-    "seconds to plan",
-    "seconds to proof",
+    "CPU s to plan",
+    "CPU s to proof",
     "their constraints accept ours",
 )
 
