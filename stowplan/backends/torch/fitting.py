@@ -57,6 +57,8 @@ class Fitting:
         self.base = self.growth = self.quiet_steps = 0
         """Bytes that were live when the step began, their growth since the step before, and how many steps in a row measured
         nothing new."""
+        self.most_base = 0
+        """The most bytes that were live at the beginning of a step, those included that were only found in it."""
         self.is_updated = False
         """Whether parameters were ever updated."""
 
@@ -69,17 +71,38 @@ class Fitting:
             Bytes that are live now.
         """
         self.growth, self.base = max(0, live - self.base), live
-        if any(graph.fitted for graph in self.graphs) and self.timeline.peak(self.base, self._plans()) > self.limit:
-            self._restart(Stage.MEASURED)
+        self.retreat_if_above_limit(0)
         if self.limit < NO_LIMIT and self.quiet_steps >= (QUIET_STEPS if self.is_updated else QUIET_STEPS_WITHOUT_UPDATE):
             known = self.timeline.measured_graphs()
             for graph in self.graphs:
                 if graph.stage is Stage.MEASURED and graph.key in known:
                     graph.stage = Stage.DUE
 
+    def retreat_if_above_limit(self, found: int) -> None:
+        """Return to the plans of least peak if the fitted ones would exceed the limit.
+
+        Parameters
+        ----------
+        found
+            Bytes that were live when the step began, but have only been found in it, such as those of a batch made earlier.
+        """
+        if any(graph.fitted for graph in self.graphs) and self.timeline.peak(self.base + found, self._plans()) > self.limit:
+            self._restart(Stage.MEASURED)
+
     def learn(self, phase: Phase, remainder: int) -> bool:
         """Record the remainder of a phase; returns whether it is new and plans depend on it."""
         return self.timeline.record(phase, remainder) > NEWS_SHARE * self.limit and phase.depends_on_plans
+
+    def learn_base(self, found: int) -> bool:
+        """Add bytes that were found in a step to those that were live at its beginning; returns whether this is news.
+
+        It is, if more bytes than ever are live between steps: a loop that takes one of several batches in each step needs the
+        room of all of them.
+        """
+        self.base += found
+        is_news = self.base - self.most_base > NEWS_SHARE * self.limit
+        self.most_base = max(self.most_base, self.base)
+        return is_news
 
     def add(
         self,
@@ -142,6 +165,7 @@ class Fitting:
     def forget(self, limit: int, stage: Stage) -> None:
         """Discard all measurements and set another limit; graphs return to the plans of least peak."""
         self.limit, self.timeline, self.quiet_steps, self.is_updated = limit, Timeline(), 0, False
+        self.most_base = 0
         self._restart(stage)
 
     def _restart(self, stage: Stage) -> None:

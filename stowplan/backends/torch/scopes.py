@@ -142,7 +142,7 @@ class Scopes:
             # Tensors that were found after the last phase that certainly belongs to the step do not count.
             found = max((ended.found for ended in self.ended_phases if ended.is_certain), default=0)
             found_earlier = self.meter.pop_found(found)
-            self.fitting.base += found_earlier
+            is_news = self.fitting.learn_base(found_earlier)
             for ended in self.ended_phases:
                 # Tensors that were found in later phases were live in this one as well.
                 late = max(0, found - ended.found)
@@ -326,7 +326,10 @@ class Scopes:
                 graph = by_sizes.get(sizes, generic)
                 # Only uses of this step prevent a new plan. A use from an earlier step, which ``retain_graph`` may keep, has
                 # its own plan until it ends.
-                self.fitting.prepare(graph, arguments, [use for use in self.uses if use.step == self.report.count])
+                uses = [use for use in self.uses if use.step == self.report.count]
+                if not any(use.is_waiting for use in uses):
+                    self.fitting.retreat_if_above_limit(self.meter.found)
+                self.fitting.prepare(graph, arguments, uses)
             with self._counted() as entered:
                 if entered is not None:
                     text = "a graph runs in another thread than the one that made its memory"

@@ -445,6 +445,36 @@ class Growing:
             self.step()
 
 
+def test_batches_that_were_made_before_the_loop() -> None:
+    """Each is found in the step that takes it, and stays: plans that were fitted without it retreat, or wait for all."""
+    torch.manual_seed(2)
+    batches = [(torch.randn(1024, 128), torch.randn(1024, 1)) for _ in range(5)]
+
+    def losses(wrap: Any, run: Callable[[Callable[[], float]], float]) -> list[float]:
+        torch.manual_seed(1)
+        blocks = [part for _ in range(8) for part in (nn.Linear(128, 128), nn.Tanh(), nn.LayerNorm(128))]
+        model = nn.Sequential(*blocks, nn.Linear(128, 1))
+        call, optimizer = wrap(model), torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+
+        def step(x: Any, y: Any) -> float:
+            loss = (call(x) - y).square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            return float(loss.detach())
+
+        return [run(partial(step, *batch)) for batch in batches]
+
+    memory = memory_of(7_600_000, time_limit=5)
+
+    def within_limit(step: Callable[[], float]) -> float:
+        with memory.step():
+            return step()
+
+    assert losses(memory.compile, within_limit) == losses(lambda model: model, lambda step: step())
+    assert memory.report.steps.largest <= 7_600_000
+
+
 def test_lists_and_losses_that_grow_late_are_errors() -> None:
     loop = Growing()
     with pytest.raises(MemoryLimitError, match="the peak is in a step without gradients"), torch.no_grad():
