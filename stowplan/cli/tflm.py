@@ -184,7 +184,7 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
     shares = (
         "live tensors share no bytes" if summary.kernels == "none" else f"bytes are shared as {summary.kernels} kernels allow"
     )
-    proof = f"proven: {what} where {shares}" if summary.is_proven else "not proven"
+    proof = f"proven: {what} where {shares}" if summary.is_proven else "proven; whether a plan takes as little is not known"
     lines = [
         f"tflm {summary.model}: {summary.operators} operators, {summary.tensors} tensors, {summary.subgraphs} subgraphs",
         f"  head       {summary.head:,} bytes, {_difference(gain, summary.greedy)} of the runtime's own planner",

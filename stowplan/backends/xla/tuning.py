@@ -149,11 +149,8 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
         reused = len(self.trials) - self.compiles_run
         made = f", {self.previews} previews" if self.previews else ""
         work = f"{self.processor_seconds:.1f} processor seconds{made}" + (f", {reused} compiles found" if reused > 0 else "")
-        better = (
-            f"{_per_cent(self.gain)} fewer cycles than by XLA's default"
-            if self.gain
-            else "nothing was better than XLA's default"
-        )
+        without_gain = "nothing was better than" if len(self.trials) > 1 else "nothing was compiled but"
+        better = f"{_per_cent(self.gain)} fewer cycles than by XLA's default" if self.gain else f"{without_gain} XLA's default"
         lines = [
             f"{self.name} on {self.target}: {better}",
             f"  default    {_cycles(self.default)}",

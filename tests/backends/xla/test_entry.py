@@ -232,7 +232,7 @@ def test_the_summary(fake: Fake) -> None:
     assert text[8].split()[:5] == ["3", "plan", "INTERNAL:", "why", "why"]
     assert len(text[8]) < 130
     assert text[-1] == "  note       the disk is full"
-    assert tuning.summary().splitlines()[0] == "toy on tpu-v4: nothing was better than XLA's default"
+    assert tuning.summary().splitlines()[0] == "toy on tpu-v4: nothing was compiled but XLA's default"
 
 
 @pytest.mark.parametrize(("wait", "is_tried"), [(2000, True), (4, False)])
