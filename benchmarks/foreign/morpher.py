@@ -118,7 +118,7 @@ def fixed_problem(problem: Problem, mapped: Mapped) -> Problem:
 
 
 def _problem(graph: Dfg, instructions: tuple[Instruction, ...], machine: Machine) -> Problem:
-    open_machine = msgspec.structs.replace(machine, operations=(), memory_tiles=None)
+    open_machine = msgspec.structs.replace(machine, operations=(), memory_tiles=msgspec.UNSET)
     rules = Rules(siblings="none")
     return Problem(instructions=instructions, machine=open_machine, rules=rules, name=graph.name)
 

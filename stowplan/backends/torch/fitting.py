@@ -54,11 +54,9 @@ class Fitting:
         self.is_measured = planner.settings.is_measured
         self.timeline = Timeline()
         self.graphs: list[SpecializedGraph] = []
-        self.base = self.growth = self.quiet_steps = 0
-        """Bytes that were live when the step began, their growth since the step before, and how many steps in a row measured
-        nothing new."""
-        self.most_base = 0
-        """The most bytes that were live at the beginning of a step, those included that were only found in it."""
+        self.base = self.growth = self.quiet_steps = self.found = 0
+        """Bytes that were live when the step began, their growth since the step before, how many steps in a row measured
+        nothing new, and bytes that were found in this step and were live when it began."""
         self.is_updated = False
         """Whether parameters were ever updated."""
 
@@ -71,14 +69,14 @@ class Fitting:
             Bytes that are live now.
         """
         self.growth, self.base = max(0, live - self.base), live
-        self.retreat_if_above_limit(0)
+        self.retreat_if_above_limit()
         if self.limit < NO_LIMIT and self.quiet_steps >= (QUIET_STEPS if self.is_updated else QUIET_STEPS_WITHOUT_UPDATE):
             known = self.timeline.measured_graphs()
             for graph in self.graphs:
                 if graph.stage is Stage.MEASURED and graph.key in known:
                     graph.stage = Stage.DUE
 
-    def retreat_if_above_limit(self, found: int) -> None:
+    def retreat_if_above_limit(self, found: int = 0) -> None:
         """Return to the plans of least peak if the fitted ones would exceed the limit.
 
         Parameters
@@ -86,23 +84,13 @@ class Fitting:
         found
             Bytes that were live when the step began, but have only been found in it, such as those of a batch made earlier.
         """
+        self.found = found
         if any(graph.fitted for graph in self.graphs) and self.timeline.peak(self.base + found, self._plans()) > self.limit:
             self._restart(Stage.MEASURED)
 
     def learn(self, phase: Phase, remainder: int) -> bool:
         """Record the remainder of a phase; returns whether it is new and plans depend on it."""
         return self.timeline.record(phase, remainder) > NEWS_SHARE * self.limit and phase.depends_on_plans
-
-    def learn_base(self, found: int) -> bool:
-        """Add bytes that were found in a step to those that were live at its beginning; returns whether this is news.
-
-        It is, if more bytes than ever are live between steps: a loop that takes one of several batches in each step needs the
-        room of all of them.
-        """
-        self.base += found
-        is_news = self.base - self.most_base > NEWS_SHARE * self.limit
-        self.most_base = max(self.most_base, self.base)
-        return is_news
 
     def add(
         self,
@@ -150,7 +138,7 @@ class Fitting:
         graph.stage = Stage.DECIDED
         still_due = {other.key for other in self.graphs if other.stage is Stage.DUE}
         plans, limit = self._plans(), self.limit - self.margin_bytes
-        allowance = self.timeline.allowance(graph.key, limit, self.base, plans, still_due)
+        allowance = self.timeline.allowance(graph.key, limit, self.base + self.found, plans, still_due)
         try:
             variant = self._compiled(graph, inputs, PlanRequest(graph.key, allowance, self.timeline.uses(graph.key)))
         except MemoryLimitError:
@@ -159,13 +147,13 @@ class Fitting:
             warn(f"torch.compile compiles a graph only once: {reason(error)}: its plan of least peak stays")
             return
         if variant.planned is not None and variant.cost < graph.least.cost:
-            peaks = [self.timeline.peak(self.base, each) for each in (plans, plans | {graph.key: variant.planned})]
+            start = self.base + self.found
+            peaks = [self.timeline.peak(start, each) for each in (plans, plans | {graph.key: variant.planned})]
             graph.fitted = variant if peaks[1] <= max(limit, peaks[0]) else None
 
     def forget(self, limit: int, stage: Stage) -> None:
         """Discard all measurements and set another limit; graphs return to the plans of least peak."""
         self.limit, self.timeline, self.quiet_steps, self.is_updated = limit, Timeline(), 0, False
-        self.most_base = 0
         self._restart(stage)
 
     def _restart(self, stage: Stage) -> None:

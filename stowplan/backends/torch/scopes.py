@@ -142,7 +142,7 @@ class Scopes:
             # Tensors that were found after the last phase that certainly belongs to the step do not count.
             found = max((ended.found for ended in self.ended_phases if ended.is_certain), default=0)
             found_earlier = self.meter.pop_found(found)
-            is_news = self.fitting.learn_base(found_earlier)
+            self.fitting.base += found_earlier
             for ended in self.ended_phases:
                 # Tensors that were found in later phases were live in this one as well.
                 late = max(0, found - ended.found)
@@ -328,7 +328,9 @@ class Scopes:
                 # its own plan until it ends.
                 uses = [use for use in self.uses if use.step == self.report.count]
                 if not any(use.is_waiting for use in uses):
-                    self.fitting.retreat_if_above_limit(self.meter.found)
+                    # What the step has found may have replaced tensors that are not live any more.
+                    found = min(self.meter.found, self.meter.live - self.fitting.base)
+                    self.fitting.retreat_if_above_limit(max(0, found))
                 self.fitting.prepare(graph, arguments, uses)
             with self._counted() as entered:
                 if entered is not None:

@@ -446,7 +446,7 @@ class Growing:
 
 
 def test_batches_that_were_made_before_the_loop() -> None:
-    """Each is found in the step that takes it, and stays: plans that were fitted without it retreat, or wait for all."""
+    """Each is found in the step that takes it, and stays: plans that were fitted without it retreat."""
     torch.manual_seed(2)
     batches = [(torch.randn(1024, 128), torch.randn(1024, 1)) for _ in range(5)]
 
@@ -504,7 +504,7 @@ def test_steps_are_counted_at_intervals_if_asked_for() -> None:
     loop = Growing(check_every=4)
     steps = loop.memory.report.steps
     assert steps.count == 12
-    assert 4 <= steps.checked <= 8
+    assert 4 <= steps.checked <= 7
 
 
 class Experts(nn.Module):
