@@ -24,7 +24,9 @@ def test_the_check_passes(kind: str) -> None:
     rows = [row for row in LIBRARY.rows.values() if row.kind == kind]
     assert {row.id: [*faults(LIBRARY, row)] for row in rows if any(faults(LIBRARY, row))} == {}
     assert 10 <= len(rows) <= 40
-    assert {"easy", "open"} <= {row.class_ for row in rows}
+    # Classes change when an optimum is proven, so that a kind may have no open instance any more.
+    assert "easy" in {row.class_ for row in rows} <= {"easy", "hard", "open"}
+    assert len({row.class_ for row in rows}) > 1
 
 
 def test_no_file_is_left_over_or_missing() -> None:
