@@ -121,6 +121,11 @@ def registered() -> tuple[BaseKind, ...]:
     return tuple(map(by_name, import_paths()))
 
 
+def by_words(name: str) -> BaseKind:
+    """The kind that a person names, with blanks or hyphens in place of underscores; raises UsageError if there is none."""
+    return by_name(name.replace(" ", "_").replace("-", "_"))
+
+
 def by_name(name: str) -> BaseKind:
     """The kind of this name; raises UsageError if there is none."""
     place = import_path(name)

@@ -150,5 +150,5 @@ def schema_command(
     """Print the JSON Schema of a kind's problems or plans."""
     from stowplan.library.schema import json_schema
 
-    found = kinds.by_name(kind.replace(" ", "_").replace("-", "_"))
+    found = kinds.by_words(kind)
     say_json(json_schema(found.problem if what == "problem" else found.plan))

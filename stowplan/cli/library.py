@@ -42,7 +42,7 @@ def library_list_command(
     from stowplan.library.table import Library
 
     if kind is not None:
-        kind = kinds.by_name(kind.replace(" ", "_").replace("-", "_")).name
+        kind = kinds.by_words(kind).name
     rows = [row for row in Library.open(folder).rows.values() if kind in (None, row.kind) and class_ in (None, row.class_)]
     if as_json:
         say_json([_fields(row) for row in rows])

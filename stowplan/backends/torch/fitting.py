@@ -69,14 +69,14 @@ class Fitting:
             Bytes that are live now.
         """
         self.growth, self.base = max(0, live - self.base), live
-        self.retreat_if_above_limit()
+        self.return_to_least_if_above_limit()
         if self.limit < NO_LIMIT and self.quiet_steps >= (QUIET_STEPS if self.is_updated else QUIET_STEPS_WITHOUT_UPDATE):
             known = self.timeline.measured_graphs()
             for graph in self.graphs:
                 if graph.stage is Stage.MEASURED and graph.key in known:
                     graph.stage = Stage.DUE
 
-    def retreat_if_above_limit(self, found: int = 0) -> None:
+    def return_to_least_if_above_limit(self, found: int = 0) -> None:
         """Return to the plans of least peak if the fitted ones would exceed the limit.
 
         Parameters
@@ -85,8 +85,13 @@ class Fitting:
             Bytes that were live when the step began, but have only been found in it, such as those of a batch made earlier.
         """
         self.found = found
-        if any(graph.fitted for graph in self.graphs) and self.timeline.peak(self.base + found, self._plans()) > self.limit:
+        if any(graph.fitted for graph in self.graphs) and self.timeline.peak(self._start, self._plans()) > self.limit:
             self._restart(Stage.MEASURED)
+
+    @property
+    def _start(self) -> int:
+        """Bytes that were live when the step began, as far as it is known by now."""
+        return self.base + self.found
 
     def learn(self, phase: Phase, remainder: int) -> bool:
         """Record the remainder of a phase; returns whether it is new and plans depend on it."""
@@ -138,7 +143,7 @@ class Fitting:
         graph.stage = Stage.DECIDED
         still_due = {other.key for other in self.graphs if other.stage is Stage.DUE}
         plans, limit = self._plans(), self.limit - self.margin_bytes
-        allowance = self.timeline.allowance(graph.key, limit, self.base + self.found, plans, still_due)
+        allowance = self.timeline.allowance(graph.key, limit, self._start, plans, still_due)
         try:
             variant = self._compiled(graph, inputs, PlanRequest(graph.key, allowance, self.timeline.uses(graph.key)))
         except MemoryLimitError:
@@ -147,8 +152,7 @@ class Fitting:
             warn(f"torch.compile compiles a graph only once: {reason(error)}: its plan of least peak stays")
             return
         if variant.planned is not None and variant.cost < graph.least.cost:
-            start = self.base + self.found
-            peaks = [self.timeline.peak(start, each) for each in (plans, plans | {graph.key: variant.planned})]
+            peaks = [self.timeline.peak(self._start, each) for each in (plans, plans | {graph.key: variant.planned})]
             graph.fitted = variant if peaks[1] <= max(limit, peaks[0]) else None
 
     def forget(self, limit: int, stage: Stage) -> None:

@@ -330,7 +330,7 @@ class Scopes:
                 if not any(use.is_waiting for use in uses):
                     # What the step has found may have replaced tensors that are not live any more.
                     found = min(self.meter.found, self.meter.live - self.fitting.base)
-                    self.fitting.retreat_if_above_limit(max(0, found))
+                    self.fitting.return_to_least_if_above_limit(max(0, found))
                 self.fitting.prepare(graph, arguments, uses)
             with self._counted() as entered:
                 if entered is not None:

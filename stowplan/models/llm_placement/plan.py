@@ -58,9 +58,14 @@ def request_ps(problem: Problem, memories: Sequence[int], spilled: Sequence[int]
     used = used_devices(memories)
     copier = problem.copier(used)
     layers = sum(problem.cost(number, memory, batch, copier, spilled[number]) for number, memory in enumerate(memories))
-    transfers = [problem.transfer(memory, batch) for memory in used]
+    return layers + transfers_ps(problem, used, batch)
+
+
+def transfers_ps(problem: Problem, devices: Sequence[int], batch: int) -> int:
+    """Time in picoseconds of moving activations to each of these devices, in their order, and on to the next one."""
+    transfers = [problem.transfer(memory, batch) for memory in devices]
     # The last device passes its activations to no other device.
-    return layers + 2 * sum(transfers) - (transfers[-1] if transfers else 0)
+    return 2 * sum(transfers) - (transfers[-1] if transfers else 0)
 
 
 class Case(NamedTuple):

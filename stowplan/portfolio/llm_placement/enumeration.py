@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from stowplan.models.llm_placement.plan import Case, Plan, cases, plan_of
+from stowplan.models.llm_placement.plan import Case, Plan, cases, plan_of, transfers_ps
 from stowplan.models.llm_placement.problem import HOST, Problem, layer_bytes
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.llm_placement.spills import Floats, Integers, Knapsack, Level, Spills
@@ -55,15 +55,13 @@ class Divisions:
         self.problem, self.batch = problem, case.batch
         self.count = len(problem.layers)
         self.kinds = [same[0] for same in problem.classes]
+        self.sizes = np.array([layer_bytes(problem.layers[layer]) for layer in self.kinds], np.int64)
         self.before = _prefix_counts(problem)
         #: The segments [0, end) on the host, by end.
         costs = [problem.cost(layer, HOST, case.batch, case.copier) for layer in self.kinds]
         self.host_time = (self.before @ np.array(costs, np.int64)).astype(np.float64)
-        self.host_bytes = (self.before @ self._sizes()).astype(np.float64)
+        self.host_bytes = (self.before @ self.sizes).astype(np.float64)
         self.segments = {memory: self._segments(memory, case) for memory in range(1, len(problem.memories))}
-
-    def _sizes(self) -> Integers:
-        return np.array([layer_bytes(self.problem.layers[layer]) for layer in self.kinds], np.int64)
 
     def _segments(self, memory: int, case: Case) -> Segments:
         problem, size = self.problem, self.count + 1
@@ -78,7 +76,7 @@ class Divisions:
         first, end = np.triu_indices(size, 1)
         counts = self.before[end] - self.before[first]
         knapsack = Knapsack(levels)
-        spills = knapsack.spill(counts, counts @ self._sizes() - problem.room(memory, case.batch))
+        spills = knapsack.spill(counts, counts @ self.sizes - problem.room(memory, case.batch))
         time, host = np.full((size, size), np.inf), np.zeros((size, size))
         groups = np.full((size, size), -1)
         time[first, end] = counts @ np.array(costs, np.int64) + spills.time
@@ -179,10 +177,7 @@ def plans(problem: Problem, closed: Callable[[], bool]) -> Iterator[Plan]:
         for order in of_case:
             if closed():
                 return
-            transfers = sum(2 * problem.transfer(memory, case.batch) for memory in order)
-            if order:
-                transfers -= problem.transfer(order[-1], case.batch)
-            plan = divisions.best(order, best - transfers)
+            plan = divisions.best(order, best - transfers_ps(problem, order, case.batch))
             if plan is not None and plan.objective < best:
                 best = plan.objective
                 yield plan

@@ -446,7 +446,7 @@ class Growing:
 
 
 def test_batches_that_were_made_before_the_loop() -> None:
-    """Each is found in the step that takes it, and stays: plans that were fitted without it retreat."""
+    """Each is found in the step that takes it, and stays: the plans of least peak return if it does not fit."""
     torch.manual_seed(2)
     batches = [(torch.randn(1024, 128), torch.randn(1024, 1)) for _ in range(5)]
 
