@@ -1,11 +1,14 @@
-"""Runs CP-SAT for the models of all kinds: limits, seed, early stops, log, hints, and the rounding of its bounds.
+"""Runs CP-SAT, the constraint solver of OR-Tools, for the models of all kinds of problems.
 
-*Rounding of bounds.* Objectives are whole numbers, and so is the bound that CP-SAT keeps internally. It is reported as a
-double, though, sometimes after a division and a multiplication by the common divisor of the coefficients. :func:`proven` turns
-such a double into a whole number that is proven. A number within :data:`ROUNDING` units in the last place of a whole number
-stands for that number, and any other is rounded down. For numbers so large that these units exceed one half, they are
-subtracted before rounding down. The unit in the last place is that of the bound or of the constant of the objective, whichever
-is larger. A bound is never rounded up: 99.9999 proves 99.
+Exact candidates of a ``solve`` call build a model and hand it to :func:`find_plan` or :func:`run`. This module sets limits and
+seed, stops the solver early, passes on its log, gives it hints, and rounds its bounds.
+
+*Rounding of bounds.* Objectives are whole numbers, and so is the bound that CP-SAT computes internally. CP-SAT reports the
+bound as a double, however, sometimes after a division and a multiplication by the common divisor of the coefficients.
+:func:`proven` turns such a double into a whole number that is proven. A double within :data:`ROUNDING` units in the last place
+of a whole number is taken for that number, and any other is rounded down. If the double is so large that these units amount to
+one half or more, they are subtracted before it is rounded down. The unit in the last place is that of the bound or of the
+constant of the objective, whichever is larger. Apart from this tolerance, no bound is rounded up: 99.9999 proves 99.
 """
 
 from __future__ import annotations
@@ -41,9 +44,10 @@ _STATUS: dict[Any, Status] = {
 
 
 def proven(bound: float, offset: float = 0.0) -> int | None:
-    """The largest whole number that a reported bound proves, by the rule in this module's docstring; None if it proves none.
+    """Return the largest whole number that a reported bound proves, by the rule in this module's docstring.
 
-    ``offset`` is the constant of the objective, which is included in ``bound``.
+    ``offset`` is the constant of the objective, which is included in ``bound``. The result is None if the bound proves nothing,
+    because it is not a number or its magnitude is :data:`MOST_BOUND` or more.
     """
     if not abs(bound) < MOST_BOUND:
         return None
@@ -62,7 +66,8 @@ class Run:
     value: Value
     """Returns the value of a variable in the best solution. Call it only if there is one."""
     bound: int | None
-    """Proven lower bound on the objective, which is minimized; None without an objective, a solution or a proof."""
+    """Proven lower bound on the objective, which is minimized. It is None if the model has no objective, if no solution was
+    found, or if nothing is proven."""
     seconds: float
     """Wall time of the run."""
     deterministic: float
@@ -87,14 +92,14 @@ def run(
     should_stop: Callable[[], bool] | None = None,
     log: Callable[[str], None] | None = None,
 ) -> Run:
-    """Solve a model. An objective is minimized; without one, any solution will do.
+    """Solve a model: find a solution with the smallest objective, or any solution if the model has no objective.
 
     Parameters
     ----------
     model
         The model, with a hint if there is one (:func:`add_hint`).
     time_limit
-        Limit in seconds. CP-SAT does not check its own clock everywhere, so a watcher thread checks it, too, every 50 ms.
+        Limit in seconds. CP-SAT does not check its own clock everywhere, so a watcher thread also checks the time every 50 ms.
     workers
         Number of threads. Runs with one worker and a ``deterministic_limit`` are repeatable unless ``time_limit`` ends them.
     seed
@@ -154,9 +159,9 @@ def run(
 
 
 class Budget:
-    """A time budget for several models that are solved one after the other. Shares are fractions of the whole budget.
+    """A time budget for several models that are solved one after the other. A share is a fraction of the whole budget.
 
-    With a deterministic limit, shares are fractions of that limit, so that no decision depends on the clock. The time limit
+    With a deterministic limit, a share is a fraction of that limit, so that no decision depends on the clock. The time limit
     still ends every run.
 
     Parameters
@@ -164,7 +169,7 @@ class Budget:
     seconds
         Time limit of all models together.
     deterministic
-        Limit in CP-SAT's deterministic seconds; None if time alone counts.
+        Limit in CP-SAT's deterministic seconds; None if only the time is limited.
     should_stop
         Ends all runs when it returns True.
     """
@@ -190,20 +195,20 @@ class Budget:
         return must_stop or self.remaining_share <= 0.0 or time.monotonic() >= self._end
 
     def part(self, share: float) -> float:
-        """Time limit in seconds for a share, at most what is left. With a deterministic limit it is all the time left."""
+        """The time limit in seconds for a share, at most the time that is left; all of it with a deterministic limit."""
         left = max(0.0, self._end - time.monotonic())
         return left if self._work_limit is not None else min(left, share * self._seconds)
 
     def deterministic_part(self, share: float) -> float | None:
-        """A share in deterministic seconds, at most what is left; None without a deterministic limit."""
+        """The share in deterministic seconds, at most the rest of the limit; None without a deterministic limit."""
         return None if self._work_limit is None else max(0.0, min(share * self._work_limit, self._work_limit - self._used))
 
     def spend_part(self, share: float) -> None:
-        """Count a share as used completely."""
+        """Count a share of the deterministic limit as used; without such a limit, nothing changes."""
         self._used += share * (self._work_limit or 0.0)
 
     def run(self, model: cp_model.CpModel, share: float, **options: Any) -> Run:
-        """Run CP-SAT within a share of the budget and count what it used. Options are passed on to :func:`run`."""
+        """Run CP-SAT within a share of the budget and count its deterministic seconds. Options are passed on to :func:`run`."""
         outcome = run(
             model,
             time_limit=self.part(share),
@@ -288,7 +293,7 @@ def find_plan(
     hint
         A valid plan to start from.
     on_plan, on_bound
-        Called with every better plan and every better bound, from the solver's threads.
+        Called with every better plan and every better bound, in the kind's unit, from the solver's threads.
 
     Returns
     -------
@@ -349,7 +354,7 @@ def add_hint(
     Raises
     ------
     ValueError
-        ``complete`` is true and a variable has no value; the message names the first such variable.
+        ``complete`` is true, and a variable with several possible values has none; the message names the first such variable.
     """
     hinted: dict[int, int] = {}
     for key, value in values.items() if isinstance(values, Mapping) else values:

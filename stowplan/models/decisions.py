@@ -1,8 +1,8 @@
 """Compares two plans of the same problem, decision by decision, in a form that is the same for every kind of problem.
 
-A kind declares which sorts of decisions its plans make, such as the offset of each buffer, in a constant ``DECISIONS``,
-usually in its module ``plan`` (``Kind.decisions`` names it). For kinds without this constant, :func:`field_by_field` compares
-all fields of the plans.
+A kind declares which sorts of decisions its plans make, such as the offset of each buffer. The declarations are a constant
+``DECISIONS``, usually in the kind's module ``plan``; ``Kind.decisions`` names it. If a kind has no such constant,
+:func:`field_by_field` compares all fields of its plans.
 """
 
 from __future__ import annotations
@@ -12,11 +12,14 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+#: One value of a decision, such as an offset.
 Value = int | str | bool
+
+#: The values of one decision by their names, such as ``{"offset": 64}``.
 Values = dict[str, Value]
 _Key = TypeVar("_Key", bound=Hashable)
 
-#: Fields that are not compared, since they name the problem or are there for people only.
+#: Fields that are not compared, because they identify the problem, follow from other fields, or are for people only.
 COMMON = ("problem", "objective", "name", "target", "format", "version")
 
 
@@ -24,6 +27,7 @@ class Change(msgspec.Struct, frozen=True):
     """A decision that differs between two plans."""
 
     name: str
+    """Name of the decision, for people."""
     change: Literal["moved", "added", "dropped"]
     """``moved``: both plans make this decision, with different values. ``added``: only the second plan makes it. ``dropped``:
     only the first one does."""
@@ -41,9 +45,10 @@ class Part(msgspec.Struct, frozen=True):
     total: int
     """Number of decisions that at least one of the plans makes."""
     changes: tuple[Change, ...]
+    """The decisions that differ, in the order of the first plan; decisions that only the second plan makes come last."""
 
     def count(self, change: str) -> int:
-        """Number of changes that are ``moved``, ``added`` or ``dropped``, whichever is given."""
+        """The number of changes of one sort: ``moved``, ``added`` or ``dropped``."""
         return sum(entry.change == change for entry in self.changes)
 
 
@@ -53,12 +58,12 @@ class Decision(NamedTuple):
     what: str
     """The sort of decision in the singular, for people: ``buffer``, ``fast use``."""
     label: Callable[[Any, Any], str]
-    """``label(problem, key)`` is the name of a decision."""
+    """``label(problem, key)`` returns the name of a decision, for people."""
     values: Callable[[Any, Any], Mapping[Any, Values]] | None = None
-    """``values(problem, plan)`` are the values of all decisions, by keys that mean the same in every plan."""
+    """``values(problem, plan)`` returns the values of all decisions of a plan, by keys that mean the same in every plan."""
     paired: Callable[[Any, Any, Any], tuple[Mapping[Any, Values], Mapping[Any, Values]]] | None = None
-    """``paired(problem, first, second)`` are the values in each of two plans. It is for decisions whose correspondence can only
-    be found by looking at both plans."""
+    """``paired(problem, first, second)`` returns the values of all decisions of each of two plans. It is for decisions whose
+    correspondence can only be found by looking at both plans."""
 
     def compare(self, problem: Any, first: Any, second: Any) -> Part:
         """The changes from the first plan to the second. Both must be valid for the problem."""
@@ -95,6 +100,7 @@ def compare_parts(what: str, first: Mapping[_Key, Values], second: Mapping[_Key,
 
 
 def _only(values: Values, names: Iterable[str]) -> Values:
+    """The values that have one of these names."""
     return {name: values[name] for name in names if name in values}
 
 
@@ -107,10 +113,12 @@ def field_by_field(first: Any, second: Any) -> tuple[Part, ...]:
 
 
 def _places(name: str, value: object) -> dict[str, Values]:
+    """The decisions in a field of a plan: one for each element of a sequence (``offsets[3]``), otherwise a single one."""
     if isinstance(value, (list, tuple)):
         return {f"{name}[{place}]": {"value": _plain(part)} for place, part in enumerate(value)}
     return {name: {"value": _plain(value)}}
 
 
 def _plain(value: object) -> Value:
+    """The value itself, or its text if it is no number, text or truth value."""
     return value if isinstance(value, int | str) else str(value)

@@ -17,7 +17,7 @@ class FirstFit:
 
     def __init__(self, capacity: int):
         self._capacity = capacity
-        # (offset, top, start, end), by offset.
+        # Allocations as (offset, first byte after the allocation, start, end), sorted by offset.
         self._ranges: list[tuple[int, int, int, int]] = []
 
     def take(self, start: int, end: int, size: int, alignment: int = 1) -> int | None:
@@ -26,7 +26,7 @@ class FirstFit:
         Returns
         -------
         int or None
-            The offset in bytes; None if the request does not fit, and nothing is allocated.
+            The offset in bytes. If the request does not fit, the result is None, and nothing is allocated.
         """
         offset = self._lowest(start, end, size, alignment, 0)
         if offset + size > self._capacity:
@@ -36,9 +36,9 @@ class FirstFit:
 
     def take_all(self, times: Sequence[tuple[int, int]], size: int, alignment: int = 1) -> int | None:
         """Allocate ``size`` bytes at one offset during several half-open times; see :meth:`take`."""
-        offset, before = 0, -1
-        while before < offset:
-            before = offset
+        offset, previous = 0, -1
+        while previous < offset:
+            previous = offset
             for start, end in times:
                 offset = self._lowest(start, end, size, alignment, offset)
         if offset + size > self._capacity:
@@ -48,7 +48,10 @@ class FirstFit:
         return offset
 
     def _lowest(self, start: int, end: int, size: int, alignment: int, offset: int) -> int:
-        """The lowest offset from ``offset`` on at which the bytes are free; it may lie beyond the capacity."""
+        """The lowest offset from ``offset`` on at which the bytes are free; they may end beyond the capacity.
+
+        ``offset`` must be a multiple of the alignment.
+        """
         for low, high, first, last in self._ranges:
             if low >= offset + size:
                 break

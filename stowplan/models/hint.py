@@ -1,6 +1,8 @@
-"""Hints: a guess of a problem's best plan, as values of its decisions or as a whole plan, in one file format for all kinds.
+"""Hints: guesses of a problem's best plan, in one file format for all kinds of problems.
 
-A hint guides searches and exact models. It proves nothing and forbids nothing, and plans are verified whatever it says.
+A hint has a whole plan, or a value for each decision of a certain sort, such as whether a tensor is in fast memory. A value in
+[0, 1] says how likely the decision is. Hints guide searches and exact models of a ``solve`` call. They prove nothing and forbid
+nothing, and every plan is verified regardless of hints.
 
 *Transfer between versions.* A hint for an earlier version of a program is useful for the current version, since most steps are
 the same. Steps are matched by what they do, their *signature*, and by the signatures of the steps around them, as in the
@@ -28,7 +30,7 @@ from stowplan.errors import InputError, UsageError, brief
 FORMAT = "stowplan.hint"
 VERSION = 1
 
-#: Decisions with a lower confidence than this are ignored by searches that follow a hint.
+#: Searches that follow a hint ignore decisions whose confidence is lower than this.
 TRUST = 0.5
 
 #: Largest number of characters of a name in a message.
@@ -38,8 +40,8 @@ NAME = 40
 class Hint(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Values in [0, 1] for the decisions of a problem, or a plan, or both.
 
-    :class:`HintValues` of the kind says which decisions there are, and in which order. :func:`check_hint` says whether a hint
-    fits a problem.
+    The :class:`HintValues` of a kind say which sorts of decisions there are; the kind's module ``hint`` defines their order.
+    :func:`check_hint` says whether a hint fits a problem.
     """
 
     kind: str
@@ -64,22 +66,24 @@ Q = TypeVar("Q", bound=PlanDocument)
 
 @dataclass(frozen=True)
 class HintValues(Generic[P, Q]):
-    """The values that hints for problems of a kind may have, and functions that create hints."""
+    """The lists of values that hints for problems of a kind may have, and functions that create hints."""
 
     counts: Callable[[P], Mapping[str, int]]
-    """``counts(problem)`` is the number of values by their names."""
+    """``counts(problem)`` maps the name of each sort of decision to the number of its values."""
     of_plan: Callable[[P, Q], Hint]
-    """``of_plan(problem, plan)`` is a hint with the decisions of the plan."""
+    """``of_plan(problem, plan)`` returns a hint with the decisions of the plan."""
     transferred: Callable[[P, P, Hint], Hint]
-    """``transferred(problem, earlier problem, its hint)`` is a hint for the problem, by matching steps of both versions."""
+    """``transferred(problem, earlier, hint)`` turns a hint for an earlier version of the problem into one for the problem. It
+    matches the steps of the two versions."""
     optional: tuple[str, ...] = ()
-    """Names of values that a hint may omit."""
+    """Names of the sorts of decision whose values a hint may omit."""
 
 
 def of_values(
     problem: Any, values: Mapping[str, Sequence[float]], *, confidence: Sequence[float], plan: Any, source: str
 ) -> Hint:
-    """Build a hint for a problem of any kind, without a check (:func:`check_hint`). ``plan`` is a plan of the kind, or None."""
+    """Build a hint for a problem of any kind without checking it (:func:`check_hint` does). ``plan`` is a plan of the kind or
+    None; ``source`` names the origin of the hint."""
     return Hint(
         kind=kinds.of_problem(problem).name,
         problem=problem.digest,
@@ -100,7 +104,7 @@ def check_hint(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> 
     hint
         Anything that was read as a hint.
     known
-        The values that hints for this kind may have; None if they have none.
+        The lists of values that hints for this kind may have; None if its hints can only have a plan.
 
     Raises
     ------
@@ -127,7 +131,7 @@ def check_hint(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> 
 
 
 def plan_of(hint: Hint) -> Any:
-    """The decoded plan of a hint; None if it has none. Raises InputError if it is no plan of the hint's kind."""
+    """Decode the plan of a hint; None if the hint has no plan. Raises InputError if it is no plan of the hint's kind."""
     if hint.plan is None:
         return None
     return kinds.by_name(hint.kind).plan.decode(msgspec.json.encode(hint.plan))
@@ -158,24 +162,26 @@ def _check_list(place: str, values: tuple[float, ...], count: int) -> None:
 
 
 def longest_ascending(values: Sequence[int]) -> list[int]:
-    """Indices of a longest ascending subsequence of distinct values."""
-    ends: list[int] = []
-    places: list[int] = []
-    before: list[int | None] = []
+    """The indices of a longest strictly ascending subsequence."""
+    last_values: list[int] = []
+    last_indices: list[int] = []
+    predecessors: list[int | None] = []
     for at, value in enumerate(values):
-        length = bisect_left(ends, value)
-        ends[length : length + 1] = [value]
-        places[length : length + 1] = [at]
-        before.append(places[length - 1] if length else None)
-    tails: list[int] = []
-    last = places[-1] if places else None
+        length = bisect_left(last_values, value)
+        last_values[length : length + 1] = [value]
+        last_indices[length : length + 1] = [at]
+        predecessors.append(last_indices[length - 1] if length else None)
+    # last_values[n] is the smallest value that ends an ascending subsequence of n + 1 values, and last_indices[n] its index.
+    indices: list[int] = []
+    last = last_indices[-1] if last_indices else None
     while last is not None:
-        tails.append(last)
-        last = before[last]
-    return tails[::-1]
+        indices.append(last)
+        last = predecessors[last]
+    return indices[::-1]
 
 
-#: Largest distance, in steps, up to which the surroundings of steps are compared.
+#: Number of rounds of refinement. Each round extends the surroundings that are compared by one step, from a step to the
+#: producers of its operands and to the readers of its results.
 AROUND = 4
 
 #: Largest number of pairs of steps that are compared in order to align the steps between two matched ones.
@@ -186,36 +192,38 @@ class Steps(NamedTuple):
     """The steps of one version of a program, in their order."""
 
     names: Sequence[str]
+    """Name of each step."""
     signatures: Sequence[Hashable]
     """Description of each step without its name."""
     coarse: Sequence[Hashable]
-    """A coarser description, which must agree for steps that have no match by their signatures."""
+    """A coarser description of each step. Two steps whose signatures differ can be matched only if their coarse descriptions
+    agree."""
     sources: Sequence[Sequence[int]]
     """For each step, the numbers of the steps that produce its operands, in the operands' order; -1 if no step does."""
 
 
 def matched(later: Steps, earlier: Steps) -> list[int]:
-    """For each step of the later version, the matched step of the earlier one, or -1; shape ``[steps]``.
+    """For each step of the later version, the number of the matched step of the earlier one, or -1; shape ``[steps]``.
 
-    No earlier step is matched twice, and matched steps agree at least in ``coarse``.
+    No earlier step is matched twice, and matched steps agree in their signature or in their coarse description.
     """
     matches = [-1] * len(later.names)
     free = set(range(len(earlier.names)))
     colour_of: dict[Hashable, int] = {}
     readers = [_readers(steps) for steps in (later, earlier)]
-    for begins in ((later.signatures, earlier.signatures), (later.coarse, earlier.coarse)):
-        rounds = [_rounds(*side, colour_of) for side in zip((later, earlier), begins, readers, strict=True)]
-        for here, there in zip(*rounds, strict=True):
-            _match(matches, free, here, there, later, earlier)
+    for descriptions in ((later.signatures, earlier.signatures), (later.coarse, earlier.coarse)):
+        rounds = [_rounds(*side, colour_of) for side in zip((later, earlier), descriptions, readers, strict=True)]
+        for later_colours, earlier_colours in zip(*rounds, strict=True):
+            _match(matches, free, later_colours, earlier_colours, later, earlier)
     return matches
 
 
 def aligned(matches: Sequence[int], count: int, likeness: Callable[[int, int], float], least: float) -> list[int]:
     """Extend matches of steps by their order.
 
-    Matched steps that are in the same order in both versions divide the versions into stretches. Within a stretch, the other
-    steps are paired in their order such that the sum of their similarities is largest (sequence alignment by Needleman and
-    Wunsch, 1970).
+    Matched steps that are in the same order in both versions divide the versions into stretches. Within a stretch, the
+    unmatched steps are paired in their order such that the sum of their similarities is largest (sequence alignment by
+    Needleman and Wunsch, 1970). A stretch with more than :data:`MOST_PAIRS` pairs is left as it is.
 
     Parameters
     ----------
@@ -227,6 +235,11 @@ def aligned(matches: Sequence[int], count: int, likeness: Callable[[int, int], f
         A function that returns the similarity, from 0 to 1, of a step and a step of the earlier version.
     least
         Smallest similarity of a pair.
+
+    Returns
+    -------
+    list of int
+        The extended matches, in the form of ``matches``.
     """
     result = list(matches)
     matched_steps = {*matches}
@@ -242,12 +255,17 @@ def aligned(matches: Sequence[int], count: int, likeness: Callable[[int, int], f
 
 
 def in_order(later: dict[int, int]) -> tuple[list[int], list[int]]:
-    """A largest set of pairs, given as ``{earlier: later}``, that are in the same order in both versions.
+    """Choose as many matches as possible such that the matched steps are in the same order in both versions.
+
+    Parameters
+    ----------
+    later
+        The matched step of the later version for steps of the earlier version, ``{earlier: later}``.
 
     Returns
     -------
     tuple of two lists
-        The earlier steps and the later steps of these pairs, ascending.
+        The earlier steps and the later steps of the chosen matches, both ascending.
     """
     pairs = sorted(later.items())
     ordered = [pairs[at] for at in longest_ascending([new for _, new in pairs])]
@@ -255,26 +273,32 @@ def in_order(later: dict[int, int]) -> tuple[list[int], list[int]]:
 
 
 def carried(given: Hint, name: str, numbers: Sequence[int | None], otherwise: float) -> list[float]:
-    """Values of a hint at these indices of a list; ``otherwise`` for an index of None, or if the hint omits the name."""
+    """The values that a hint has under a name, at these indices. The value is ``otherwise`` where an index is None, and
+    everywhere if the hint omits the name."""
     values = given.values.get(name)
     return [otherwise if values is None or number is None else values[number] for number in numbers]
 
 
 def trust(given: Hint, numbers: Sequence[int | None]) -> list[float]:
-    """Confidences of a hint at these indices; 0 for an index of None."""
+    """The confidences of a hint at these indices: 0 where an index is None, and otherwise 1 if the hint has no confidences."""
     return [0.0 if number is None else given.confidence[number] if given.confidence else 1.0 for number in numbers]
 
 
-def _rounds(steps: Steps, begin: Sequence[Hashable], readers: list[list[int]], known: dict[Hashable, int]) -> list[list[int]]:
-    """Colours of the steps after each round of refinement, last round first. ``known`` makes them agree between versions."""
-    rounds = [[known.setdefault(one, len(known)) for one in begin]]
+def _rounds(
+    steps: Steps, descriptions: Sequence[Hashable], readers: list[list[int]], known: dict[Hashable, int]
+) -> list[list[int]]:
+    """The colours of the steps after each round of refinement, last round first, ``[AROUND + 1][steps]``.
+
+    ``known`` has the colour of each surrounding so far. Both versions share it, so that equal surroundings have equal colours.
+    """
+    rounds = [[known.setdefault(one, len(known)) for one in descriptions]]
     for _ in range(AROUND):
         rounds.append(_refined(rounds[-1], steps, readers, known))
     return rounds[::-1]
 
 
 def _readers(steps: Steps) -> list[list[int]]:
-    """[steps] numbers of the steps that read each step's results."""
+    """For each step, the numbers of the steps that read its results."""
     readers: list[list[int]] = [[] for _ in steps.names]
     for number, sources in enumerate(steps.sources):
         for source in {*sources} - {-1}:
@@ -283,7 +307,7 @@ def _readers(steps: Steps) -> list[list[int]]:
 
 
 def _refined(colours: list[int], steps: Steps, readers: list[list[int]], known: dict[Hashable, int]) -> list[int]:
-    """Refined colours: two steps keep the same colour only if the colours of their sources and readers agree, too."""
+    """Refine colours once: two steps still have the same colour if the colours of their sources and readers agree, too."""
     refined = []
     for number, colour in enumerate(colours):
         sources = tuple(-1 if source < 0 else colours[source] for source in steps.sources[number])
@@ -292,29 +316,32 @@ def _refined(colours: list[int], steps: Steps, readers: list[list[int]], known: 
     return refined
 
 
-def _match(matches: list[int], free: set[int], here: list[int], there: list[int], later: Steps, earlier: Steps) -> None:
-    """Match steps that are still unmatched and have the same colour in one round."""
+def _match(
+    matches: list[int], free: set[int], later_colours: list[int], earlier_colours: list[int], later: Steps, earlier: Steps
+) -> None:
+    """Match unmatched steps that have the same colour in one round. ``matches`` and ``free`` are updated."""
     groups: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    for number, colour in enumerate(here):
+    for number, colour in enumerate(later_colours):
         if matches[number] < 0:
             groups[colour][0].append(number)
     for number in sorted(free):
-        groups[there[number]][1].append(number)
-    for mine, theirs in groups.values():
-        if len(mine) != len(theirs):
-            by_name = {earlier.names[number]: number for number in theirs}
-            for number in mine:
+        groups[earlier_colours[number]][1].append(number)
+    for later_group, earlier_group in groups.values():
+        if len(later_group) != len(earlier_group):
+            by_name = {earlier.names[number]: number for number in earlier_group}
+            for number in later_group:
                 matches[number] = by_name.pop(later.names[number], -1)
-            mine = [number for number in mine if matches[number] < 0]
-            theirs = sorted(by_name.values())
-        for number, other in zip(mine, theirs, strict=False):
-            matches[number] = other
+            later_group = [number for number in later_group if matches[number] < 0]
+            earlier_group = sorted(by_name.values())
+        for number, match in zip(later_group, earlier_group, strict=False):
+            matches[number] = match
     free.difference_update(matches)
 
 
 def _best_pairs(alike: np.ndarray[tuple[int, int], np.dtype[np.float64]]) -> list[tuple[int, int]]:
-    """Pairs (row, column), both ascending, with the largest sum of entries; pairs with entry 0 are left out."""
+    """Pairs (row, column), both strictly ascending, with the largest sum of entries; pairs with entry 0 are left out."""
     rows, columns = alike.shape
+    # sums[r, c] is the largest sum for the first r rows and the first c columns.
     sums = np.zeros((rows + 1, columns + 1))
     for row in range(rows):
         paired = np.maximum(sums[row, 1:], sums[row, :-1] + alike[row])

@@ -1,7 +1,8 @@
-"""The offset table of a plan: which bytes of which arena each buffer occupies, and when. It is what a compiler back end needs.
+"""The offset table of a plan: which bytes of which arena each buffer occupies, and when.
 
-Each kind of problem builds the table of its plans (``Kind.offset_table``), and :mod:`stowplan.backends.emit` writes it in
-several formats.
+The table has everything that a compiler back end needs of a plan. Each kind of problem builds the table of its plans
+(``Kind.offset_table``), and :mod:`stowplan.backends.emit` writes it in several formats. An *arena* is a contiguous range of
+memory in which buffers have offsets.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ class Arena(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A contiguous range of memory. Offsets count bytes from its start."""
 
     name: str
+    """Name of the memory, for people."""
     bytes: int
-    """Number of bytes that the plan needs: the largest end of a row."""
+    """Number of bytes of the arena that the plan uses: the largest ``offset + size`` of its rows."""
     alignment: int = 1
     """The address of the arena must be a multiple of this number of bytes, so that aligned offsets are aligned addresses."""
     capacity: int | None = None
@@ -35,20 +37,29 @@ class OffsetRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A buffer that occupies bytes ``[offset, offset + size)`` of an arena during ``[start, end)``."""
 
     name: str
+    """Name of the buffer or tensor."""
     offset: int
+    """Offset in bytes from the start of the arena."""
     size: int
+    """Size in bytes."""
     alignment: int = 1
+    """The offset is a multiple of this number of bytes."""
     start: int
+    """First moment at which the buffer occupies its bytes, in the unit of the problem: a moment of live ranges, or a step of
+    the schedule."""
     end: int
-    """Times are in the unit of the problem: moments of live ranges, or steps of the schedule."""
+    """First moment after that time, in the same unit."""
     arena: int = 0
-    """Number of its arena; :data:`NOWHERE` if it is in none."""
+    """Number of the arena; :data:`NOWHERE` if the tensor is in none."""
     buffer: str | msgspec.UnsetType = msgspec.UNSET
-    """Name of the row whose bytes contain these. Rows with bytes of their own omit the field."""
+    """Name of the row whose bytes contain the bytes of this one. Rows with bytes of their own omit the field."""
 
 
 def part_of(parent: OffsetRow | None, name: str, offset: int, size: int) -> OffsetRow:
-    """The row of a tensor that begins ``offset`` bytes inside another row; with None as that row, a tensor in no arena."""
+    """The row of a tensor that begins ``offset`` bytes after the start of the row ``parent`` and lies inside it.
+
+    If ``parent`` is None, the tensor is in no arena. ``size`` is in bytes.
+    """
     if parent is None:
         return OffsetRow(name=name, offset=0, size=size, start=0, end=0, arena=NOWHERE)
     at, alignment = parent.offset + offset, math.gcd(parent.alignment, offset)
@@ -67,7 +78,9 @@ class OffsetTable(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     plan_digest: str
     """Hex SHA-256 of the plan. Equal plans have equal tables."""
     arenas: tuple[Arena, ...]
+    """The arenas, which rows refer to by their position in this tuple."""
     rows: tuple[OffsetRow, ...]
+    """One row for each buffer, and one for each tensor that lies inside a buffer."""
     results: tuple[int, ...] = ()
     """Numbers of the rows that the model returns, in its order; empty if the reader of the model does not provide them."""
     format: str = "stowplan.offset_table"
@@ -91,7 +104,8 @@ def make_table(
     arenas
         Capacity in bytes of every arena by its name, in the order of their numbers; None for an arena without a limit.
     rows
-        The rows, in an order that depends on the plan alone. The bytes and alignments of arenas are computed from them.
+        The rows, in an order that depends on the problem and the plan alone. The bytes and alignments of arenas are computed
+        from them.
     results
         Names of the rows that the model returns, in its order.
     """

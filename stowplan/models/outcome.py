@@ -1,4 +1,4 @@
-"""The result of an exact model, the same for all kinds of problems."""
+"""The result of an exact model, and a record of the best plan and bound during its search, for all kinds of problems."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
+#: The class of a kind's plans.
 P = TypeVar("P")
 
+#: ``optimal``: there is a plan, and no plan is better. ``feasible``: there is a plan. ``infeasible``: no valid plan exists.
+#: ``unknown``: neither a plan nor a proof that there is none was found.
 Status = Literal["optimal", "feasible", "infeasible", "unknown"]
 
 
@@ -21,10 +24,10 @@ class Outcome(Generic[P]):
     plan: P | None
     """The best plan found; None if none was found."""
     bound: int | None
-    """Proven lower bound: no valid plan has a smaller objective (in the kind's unit). None if no bound is proven, or if the
+    """Proven lower bound in the kind's unit: no valid plan has a smaller objective. None if no bound is proven, or if the
     problem is infeasible."""
     reason: str | None = None
-    """For an infeasible problem, why it has no plan, as one sentence, if the model can tell."""
+    """One sentence that says why an infeasible problem has no plan; None if the problem is feasible or no reason is found."""
 
 
 class Best(Generic[P]):
@@ -37,7 +40,7 @@ class Best(Generic[P]):
     on_plan, on_bound
         Called with every plan and every bound that is better than all before.
     bound
-        A lower bound that is proven already; None if there is none.
+        A lower bound that is proven already, in the kind's unit; None if there is none.
     """
 
     def __init__(

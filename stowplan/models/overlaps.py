@@ -22,7 +22,7 @@ def overlaps(boxes: Iterable[Box], most: int = MOST_OVERLAPS) -> dict[tuple[int,
     Parameters
     ----------
     boxes
-        What buffers occupy in one memory. Several boxes may have the same number, at different moments.
+        The boxes of all buffers in one memory. A buffer may have several boxes, at different moments.
     most
         Largest number of pairs that are returned.
 
@@ -44,7 +44,8 @@ def overlaps(boxes: Iterable[Box], most: int = MOST_OVERLAPS) -> dict[tuple[int,
             del live[bisect_left(live, (start, ended_number))]
             overlapping.discard(ended_number)
         at = bisect_left(live, (low, number))
-        # If no two live boxes overlap, a box that overlaps the new one is its neighbour, or lies behind a neighbour that does.
+        # If no two live boxes overlap, it is enough to test the neighbours of the new box: a box further away can overlap it
+        # only if the neighbour on that side overlaps it, too.
         above, below = live[at : at + 1], live[max(0, at - 1) : at]
         may_overlap = overlapping or (above and above[0][0] < high) or (below and below[0][2] > low)
         for start, other, end in live if may_overlap else ():

@@ -1,4 +1,8 @@
-"""Bank mapping as a CP-SAT model with Boolean variables for options, for tensors that stay on chip, and for copies."""
+"""Bank mapping as a CP-SAT model with Boolean variables for options, for tensors that stay on chip, and for copies.
+
+An *option* is a way to compute an operator, with a layout for each tensor that it reads or writes. Every tensor has its *own*
+layout, and a tensor on chip can be copied to other layouts.
+"""
 
 from __future__ import annotations
 
@@ -21,22 +25,25 @@ class Model:
     """The CP-SAT model of a problem, with its variables."""
 
     problem: Problem
+    """The problem that the model is for."""
     structure: Structure
+    """Facts about the problem that reduce the model."""
     unit: int
-    """Weighted bytes for 1 in the model's objective."""
+    """Weighted bytes that correspond to 1 in the model's objective."""
     offset: int
     """Objective, in units of ``unit``, if no tensor stays on chip."""
     model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
+    """The CP-SAT model."""
     options: list[list[cp_model.IntVar]] = field(default_factory=list)
     """For each operator, a Boolean variable for each option; the constant 1 if it has a single option."""
     on_chip: list[cp_model.IntVar | None] = field(default_factory=list)
     """For each tensor, whether it stays on chip; None if that is decided already."""
     own: dict[tuple[int, int], list[cp_model.IntVar]] = field(default_factory=dict)
-    """By (tensor, layout): Boolean variables of which one is true if that is the tensor's own layout."""
+    """For each (tensor, layout), Boolean variables of which one is true if the layout is the tensor's own layout."""
     copies: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
-    """By (tensor, layout): whether the tensor is copied to the layout."""
+    """For each (tensor, layout), whether the tensor is copied to the layout."""
     rounded: dict[int, cp_model.IntVar] = field(default_factory=dict)
-    """By number of a crowded set: the units for the sum of all rests, rounded up (:attr:`Structure.unit`)."""
+    """For each crowded set, by its number, the sum of all rests in units, rounded up (:attr:`Structure.unit`)."""
 
     def add_hint(self, plan: Plan) -> None:
         """Let the solver start from a plan; every variable gets a value."""
@@ -133,14 +140,15 @@ def _add_variables(built: Model) -> None:
 
 
 def _options_that_write(built: Model, number: int, tensor: int, layout: int) -> list[cp_model.IntVar]:
-    """Variables of the options of an operator that write a tensor in a layout."""
+    """The variables of those options of operator ``number`` that write a tensor in a layout."""
     operator = built.problem.operators[number]
     at = operator.write_place(tensor)
     return [variable for option, variable in zip(operator.options, built.options[number], strict=True) if option[at] == layout]
 
 
 def _add_layouts(built: Model) -> None:
-    """Writers of the same tensor agree, and a reader of a tensor on chip needs its own layout or a copy."""
+    """Require that all writers of a tensor agree on its layout, and that a reader of a tensor on chip finds the layout that it
+    needs: the tensor's own layout or a copy."""
     model, problem = built.model, built.problem
     for tensor, writers in enumerate(problem.writers):
         for number in writers[1:]:
@@ -148,14 +156,14 @@ def _add_layouts(built: Model) -> None:
             at = operator.write_place(tensor)
             layouts = {option[at] for option in operator.options} | set(built.structure.writable[tensor])
             for layout in layouts:
-                theirs = _options_that_write(built, number, tensor, layout)
-                model.add(sum(theirs) == sum(built.own.get((tensor, layout), [])))
+                writing_options = _options_that_write(built, number, tensor, layout)
+                model.add(sum(writing_options) == sum(built.own.get((tensor, layout), [])))
     for number, operator in enumerate(problem.operators):
         for at, tensor in enumerate(operator.reads):
             if built.structure.on_chip[tensor] is False:
                 continue
             for layout in sorted({option[at] for option in operator.options}):
-                wanting = [
+                needing_options = [
                     variable
                     for option, variable in zip(operator.options, built.options[number], strict=True)
                     if option[at] == layout
@@ -167,13 +175,13 @@ def _add_layouts(built: Model) -> None:
                 stay = built.on_chip[tensor]
                 if stay is not None:
                     available.append(1 - stay)
-                # At most one option is chosen, so one constraint for all options that need this layout is valid, and tighter
-                # than one for each.
-                model.add(cp_model.LinearExpr.sum(wanting) <= cp_model.LinearExpr.sum(available))
+                # At most one option is chosen. One constraint for all options that need this layout is therefore valid, and it
+                # is tighter than a constraint for each option.
+                model.add(cp_model.LinearExpr.sum(needing_options) <= cp_model.LinearExpr.sum(available))
 
 
 def _add_capacity(built: Model) -> None:
-    """The tensors and copies of a crowded set fit, counted in whole units and rests (:attr:`Structure.unit`)."""
+    """Require that the tensors and copies of a crowded set fit, counted in whole units and rests (:attr:`Structure.unit`)."""
     problem, structure, unit = built.problem, built.structure, built.structure.unit
     layouts: dict[int, list[int]] = {}
     for tensor, layout in built.copies:

@@ -1,12 +1,13 @@
 """Bank mapping as a mixed-integer linear program (MILP), which is solved in stages.
 
 Its columns say which option each operator uses, which layout each input has, which tensors stay on chip, and which copies
-exist. Copies need not be integer columns: if all other columns are integral, each copy is needed completely or not at all.
+exist. An *option* is a way to compute an operator, with a layout for each tensor that it reads or writes. Copies need not be
+integer columns: if all other columns are integral, each copy is needed completely or not at all.
 
-In the first stage only the columns of large tensors must be integral, then also those of smaller ones, and finally all. Each
-stage is a relaxation of the next one, so its bound is a bound for the problem. The few large tensors decide nearly all of the
-objective. Their stage takes seconds, where the whole problem would take minutes. Its rounded solution is nearly as good as its
-bound, and from such a start the next stage fixes most of its columns by their reduced costs.
+In the first stage, only the columns of large tensors must be integral, in the next stage also those of smaller tensors, and in
+the last stage all. Each stage is a relaxation of the next one, so its bound is a bound for the problem. The few large tensors
+decide nearly all of the objective. Their stage takes seconds, while the whole problem would take minutes. Its rounded solution
+is nearly as good as its bound. From such a start, the next stage can fix most of its columns by their reduced costs.
 """
 
 from __future__ import annotations
@@ -28,22 +29,26 @@ class Model:
     """The MILP of a problem. Costs are in units of ``unit`` weighted bytes, so that the largest one is near 1."""
 
     problem: Problem
+    """The problem that the MILP is for."""
     structure: Structure
+    """Facts about the problem that reduce the MILP."""
     matrix: MatrixModel
+    """The MILP as arrays."""
     unit: float
+    """Weighted bytes that correspond to a cost of 1."""
     option_columns: tuple[int, ...]
-    """[operators] column of the operator's first option; those of its other options follow."""
+    """[operators] column of the operator's first option; the columns of its other options follow."""
     own_columns: dict[tuple[int, int], int]
-    """Column for (input, layout): whether this is the input's own layout."""
+    """For each (input, layout), the column that says whether the layout is the input's own layout."""
     stay_columns: dict[int, int]
-    """Column for each tensor whose place has to be decided: whether it stays on chip."""
+    """For each tensor whose place the MILP decides, the column that says whether it stays on chip."""
     copy_columns: dict[tuple[int, int], int]
-    """Column for (tensor, layout): whether the tensor is copied to the layout."""
+    """For each (tensor, layout), the column that says whether the tensor is copied to the layout."""
     moments: tuple[_Moment, ...]
     """Columns of each crowded set."""
 
     def add_hint(self, plan: Plan) -> FloatArray:
-        """Values ``[columns]`` for a plan, from which solvers can start."""
+        """Values of all columns for a plan, of shape ``[columns]``, from which solvers can start."""
         stays = self.structure.followed(plan.on_chip)
         better = assemble(self.problem, plan.options, stays)
         point = np.zeros(self.matrix.columns)
@@ -52,10 +57,12 @@ class Model:
         for (tensor, layout), column in self.own_columns.items():
             point[column] = float(better.layouts[tensor] == layout)
         for (tensor, _), column in self.own_columns.items():
-            # An input that no reader needs in one of its own layouts gets the first one.
-            mine = [number for (other, _), number in self.own_columns.items() if other == tensor] if not point[column] else []
-            if mine and not point[mine].any():
-                point[mine[0]] = 1.0
+            # If the input's own layout has no column, its first layout that has one is chosen.
+            input_columns = (
+                [number for (other, _), number in self.own_columns.items() if other == tensor] if not point[column] else []
+            )
+            if input_columns and not point[input_columns].any():
+                point[input_columns[0]] = 1.0
         for tensor, column in self.stay_columns.items():
             point[column] = float(stays[tensor])
         for copy in better.copies:
@@ -86,18 +93,19 @@ class Model:
         return assemble(self.problem, options, stays)
 
     def bound(self, value: float) -> int:
-        """The lower bound in weighted bytes that a solver's bound proves, after subtracting its tolerances."""
+        """The lower bound in weighted bytes that a solver's bound proves, after its tolerances are subtracted."""
         spread = float(np.abs(self.matrix.cost).sum())
         return max(objective_bound(self.problem), int(np.ceil(lowered(value, min(spread, abs(value) + 1.0)) * self.unit)))
 
 
-#: Number of small tensors of a crowded set, those that save most, which get a row: if one is on chip, the rests need a unit.
+#: Number of small tensors of a crowded set, those that save most, that have a row of their own: if such a tensor is on chip,
+#: the rests need at least one unit.
 _MOST_SMALL = 3
 
 
 @dataclass(frozen=True)
 class _Moment:
-    """The columns of a crowded set; both count units (:attr:`Structure.unit`)."""
+    """The columns of a crowded set. Their values are in units (:attr:`Structure.unit`)."""
 
     rests: int
     """Column of the sum of all rests on chip."""
@@ -165,17 +173,17 @@ class _Program(Program):
                 self.copy_columns[tensor, layout] = self.column(cost=price, integer=False, name=name)
 
     def _option_columns(self, number: int, at: int, layout: int) -> list[int]:
-        """Columns of the options of an operator that have this layout at the given access."""
+        """The columns of those options of operator ``number`` that have this layout at access ``at``."""
         first = self.option_columns[number]
         return [first + k for k, option in enumerate(self.problem.operators[number].options) if option[at] == layout]
 
     def _writer_columns(self, tensor: int, layout: int) -> list[int]:
-        """Columns of the options of a tensor's first writer that write it in this layout."""
+        """The columns of those options of a tensor's first writer that write it in this layout."""
         writer = self.problem.writers[tensor][0]
         return self._option_columns(writer, self.problem.operators[writer].write_place(tensor), layout)
 
     def _add_choices(self) -> None:
-        """Add rows: one option for each operator, one own layout for each input, and agreement of writers."""
+        """Add rows that require one option for each operator, one own layout for each input, and agreement of writers."""
         problem = self.problem
         for first, operator in zip(self.option_columns, problem.operators, strict=True):
             self.add_row([(first + k, 1.0) for k in range(len(operator.options))], 1.0, 1.0)
@@ -190,11 +198,19 @@ class _Program(Program):
                 at = operator.write_place(tensor)
                 layouts = {option[at] for option in operator.options} | set(self.structure.writable[tensor])
                 for layout in sorted(layouts):
-                    theirs, mine = self._option_columns(number, at, layout), self._writer_columns(tensor, layout)
-                    self.add_row([*((column, 1.0) for column in theirs), *((column, -1.0) for column in mine)], 0.0, 0.0)
+                    later_columns, first_columns = (
+                        self._option_columns(number, at, layout),
+                        self._writer_columns(tensor, layout),
+                    )
+                    self.add_row(
+                        [*((column, 1.0) for column in later_columns), *((column, -1.0) for column in first_columns)], 0.0, 0.0
+                    )
 
     def _add_layouts(self) -> None:
-        """Add rows: a reader of a tensor on chip needs its own layout or a copy (needed - own - copy + stays <= 1)."""
+        """Add rows that require the layout that a reader needs of a tensor on chip to be the tensor's own, or a copy.
+
+        With columns for "needed", "own", "copy" and "stays on chip", such a row is needed - own - copy + stays <= 1.
+        """
         for number, operator in enumerate(self.problem.operators):
             for at, tensor in enumerate(operator.reads):
                 if self.structure.on_chip[tensor] is False:
@@ -211,17 +227,18 @@ class _Program(Program):
                     self.add_row(terms, upper=1.0 if tensor in self.stay_columns else 0.0)
 
     def _add_capacity(self) -> None:
-        """Add rows: the tensors and copies of every crowded set fit, counted in whole units and rests (:attr:`Structure.unit`).
+        """Add rows that require the tensors and copies of every crowded set to fit, in whole units and rests
+        (:attr:`Structure.unit`).
 
-        Consecutive sets share most of their tensors. The sum of the rests of a set is therefore defined as that of the set
-        before, minus the tensors that ended and plus those that began. Rows over all tensors would be equivalent, but have
-        hundreds of times as many coefficients.
+        Consecutive sets have most of their tensors in common. The sum of the rests of a set is therefore defined by that of the
+        set before: the tensors that ended are subtracted, and those that began are added. Rows over all tensors would be
+        equivalent, but have hundreds of times as many coefficients.
         """
         problem, unit = self.problem, self.structure.unit
         full_units, spare = divmod(problem.capacity, unit)
         before: set[int] = set()
         for number, live in enumerate(self.structure.crowded):
-            now = set(live)
+            live_set = set(live)
             moment = _Moment(
                 self.column(problem.capacity / unit, integer=False, name=f"m_{number}"),
                 self.column(float(full_units), name=f"w_{number}"),
@@ -235,12 +252,12 @@ class _Program(Program):
                         fixed_whole += units
                     elif units:
                         whole_terms.append((column, float(units)))
-            if self.moments and len(now ^ before) < len(now):
+            if self.moments and len(live_set ^ before) < len(live_set):
                 rest_terms.append((self.moments[-1].rests, 1.0))
             else:
                 before = set()
-            for tensor in sorted(now ^ before):
-                sign = 1.0 if tensor in now else -1.0
+            for tensor in sorted(live_set ^ before):
+                sign = 1.0 if tensor in live_set else -1.0
                 for column, size in self._items(tensor):
                     rest = sign * (size % unit) / unit
                     if column is None:
@@ -254,25 +271,25 @@ class _Program(Program):
             for tensor in sorted(small, key=lambda one: -self.structure.gain[one])[:_MOST_SMALL]:
                 self.add_row([(self.stay_columns[tensor], 1.0), (moment.rounded, -1.0)], upper=0.0)
             self.moments.append(moment)
-            before = now
+            before = live_set
 
     def _items(self, tensor: int) -> Iterator[tuple[int | None, int]]:
-        """(column, bytes) of a tensor and its copies; the column is None if the tensor is on chip in any case."""
+        """The (column, bytes) of a tensor and of its copies; the column is None if the tensor is on chip in any case."""
         yield self.stay_columns.get(tensor), self.problem.tensors[tensor].bytes
         for layout in self.structure.readable[tensor]:
             yield self.copy_columns[tensor, layout], self.problem.tensors[tensor].layout_bytes(layout)
 
 
-#: The smallest tensors of the middle stage have the size of a unit divided by this.
+#: In the middle stage, the columns of tensors must be integral whose size is at least a unit divided by this number.
 _MIDDLE = 8
 
-#: Heuristics of HiGHS that are switched off. They would solve MILPs of half the size for tens of seconds; the solutions that
-#: are rounded come from the nodes of branch and bound.
+#: Heuristics of HiGHS that are switched off. They would solve MILPs of half the size for tens of seconds, and they are not
+#: needed, since the solutions that are rounded come from the nodes of branch and bound.
 _HEURISTICS = ("rins", "rens", "root_reduced_cost")
 
 
 def stages_of(built: Model) -> list[MatrixModel]:
-    """The stages: matrices with an increasing number of integer columns. The last one is the whole problem."""
+    """The stages, as matrices with an increasing number of integer columns. The last one is the whole problem."""
     unit, tensors = built.structure.unit, built.problem.tensors
     sizes = {tensor: tensors[tensor].bytes for tensor in built.stay_columns}
     stages: list[MatrixModel] = []
@@ -285,14 +302,16 @@ def stages_of(built: Model) -> list[MatrixModel]:
             stages.append(replace(built.matrix, is_integer=is_integer))
             previous = count
     is_integer = built.matrix.is_integer.copy()
-    # The column of rounded rests need not be an integer column: if all others are integral, its value can be rounded up, as the
-    # whole units in the same row are whole numbers.
+    # The column of rounded rests need not be an integer column. If all other columns are integral, its value can be rounded up,
+    # since the other terms and the limit of its row are whole numbers.
     is_integer[[moment.rounded for moment in built.moments]] = False
     return [*stages, replace(built.matrix, is_integer=is_integer)]
 
 
 def solve_stage(matrix: MatrixModel, options: Options, on_point: Callable[[FloatArray], None] | None = None) -> Outcome:
-    """Solve one of :func:`stages_of` with HiGHS. ``on_point`` is called with solutions that are integral as the stage
-    requires."""
-    without = {"mip_heuristic_effort": 0.0, **{f"mip_heuristic_run_{heuristic}": False for heuristic in _HEURISTICS}}
-    return with_highs.solve(matrix, options, settings=without, on_point=on_point)
+    """Solve one of :func:`stages_of` with HiGHS.
+
+    ``on_point`` is called with every better solution ``[columns]``, in which the integer columns of the stage are integral.
+    """
+    settings = {"mip_heuristic_effort": 0.0, **{f"mip_heuristic_run_{heuristic}": False for heuristic in _HEURISTICS}}
+    return with_highs.solve(matrix, options, settings=settings, on_point=on_point)

@@ -1,7 +1,8 @@
 """The bank-mapping problem: tensors that can be spread over memory banks in several layouts, and operators that need layouts.
 
-The rules are on docs/reference/bank-mapping.md. :func:`split` divides large tensors into *tiles*, blocks of rows that are
-tensors of their own, so that a part of a large tensor can stay on chip (section "Tiles" of that page).
+The rules are on docs/reference/bank-mapping.md. A *layout* says along which dimension a tensor is spread over the banks of the
+on-chip memory. :func:`split` divides large tensors into *tiles*, blocks of rows that are tensors of their own, so that a part
+of a large tensor can stay on chip (section "Tiles" of that page).
 """
 
 from __future__ import annotations
@@ -22,32 +23,38 @@ if TYPE_CHECKING:
     from stowplan.models.bank_mapping.plan import Plan  # noqa: F401
 
 UNSPREAD = -1
-"""Layout of a tensor that lies in a single bank."""
+"""Layout of a tensor that is in a single bank."""
 
-#: The bytes of all tensors together stay below this, so that objectives fit in 64 bits.
+#: The total of all bytes that a plan can move, times their weights, must be less than this, so that objectives fit in 64 bits.
 LIMIT = 1 << 56
 
 
 class View(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A rearranged part of a tensor, for an operator that needs it spread in a way that no layout of the whole tensor gives."""
+    """A rearranged copy of elements of a tensor, for an operator that needs them spread as no layout of the tensor does."""
 
     name: str
+    """Name of the view, for people."""
     bytes: int
+    """Size in bytes."""
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An array. Its layouts are numbers: -1 for unspread, ``d`` for spread along dimension ``d``, ``rank + v`` for its view
     ``v``.
 
-    A tensor itself has a layout below ``rank``; a view is produced by a copy.
+    The tensor itself has a layout less than ``rank``; a view is produced by a copy.
     """
 
     name: str
+    """Name of the tensor, which no other tensor has."""
     bytes: int
+    """Size in bytes."""
     shape: tuple[int, ...]
+    """Number of indices of each dimension."""
     views: tuple[View, ...] = ()
+    """The views that some operators need."""
     is_input: bool = False
-    """Whether it is in main memory at the start, from where it can be loaded in any layout below ``rank``."""
+    """Whether it is in main memory at the start. It can be loaded from there in any layout less than ``rank``."""
     is_output: bool = False
     """Whether it must be in main memory at the end."""
 
@@ -57,7 +64,7 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return len(self.shape)
 
     def layout_bytes(self, layout: int) -> int:
-        """Size in bytes of the tensor in a layout, which is smaller for a view."""
+        """Size in bytes of the tensor, or of one of its views, in a layout."""
         return self.bytes if layout < self.rank else self.views[layout - self.rank].bytes
 
     def layout_name(self, layout: int) -> str:
@@ -71,19 +78,21 @@ class Operator(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """An operator of the program."""
 
     name: str
+    """Name of the operator, for people."""
     op: str
+    """Its operation, for people."""
     reads: tuple[int, ...]
     """Numbers of the tensors that it reads, one for each access; a tensor may occur more than once."""
     read_bytes: tuple[int, ...]
-    """For each access, the number of bytes of the tensor that it needs, and loads if the tensor is in main memory."""
+    """For each access, the number of bytes of the tensor that it needs. It loads them if the tensor is in main memory."""
     writes: tuple[int, ...]
     """Numbers of the tensors that it writes."""
     options: tuple[tuple[int, ...], ...]
-    """The ways to compute it that its bank rule allows, the usual one first. An option has a layout for each read, followed by
-    one for each write."""
+    """The ways to compute it that its *bank rule* allows, the usual one first. An option has a layout for each read, followed
+    by one for each write."""
     restricted: bool = False
-    """Whether the rule comes from the compute unit (convolutions, matrix products, pooling). Otherwise only the layouts of its
-    operands must agree."""
+    """Whether the bank rule comes from the compute unit (convolutions, matrix products, pooling). Otherwise only the layouts of
+    its operands must agree."""
 
     def write_place(self, tensor: int) -> int:
         """Index, in each option, of the layout in which a tensor is written."""
@@ -98,14 +107,17 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     capacity: int
     """Size of on-chip memory in bytes, all banks together."""
     tensors: tuple[Tensor, ...]
+    """The tensors. Their *numbers* are their positions in this tuple."""
     operators: tuple[Operator, ...]
-    """The operators in the order in which they run."""
+    """The operators in the order in which they run. Their *numbers* are their positions in this tuple."""
     copy_weight: int = 1
     """Cost of one byte that is copied between banks."""
     off_chip_weight: int = 1
     """Cost of one byte that is moved to or from main memory."""
     name: str = ""
+    """Name of the program, for people."""
     target: str = ""
+    """Name of the hardware target, for people."""
     format: str = "stowplan.bank_mapping.problem"
     version: int = 1
 
@@ -118,7 +130,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         self._check_operators()
 
     def _check_operators(self) -> None:
-        """Raise InputError if an operator breaks a rule, or reads and writes come in a wrong order."""
+        """Raise InputError if an operator breaks a rule, reads a tensor before it is written, or writes it after a read."""
         writers: dict[int, list[int]] = {}
         read: set[int] = set()
         weight = max(self.copy_weight, self.off_chip_weight)
@@ -181,7 +193,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def life(self, tensor: int) -> tuple[int, int] | None:
         """Half-open range of operators during which a tensor is on chip if the plan keeps it there; None if it is never used.
 
-        The range is from its first writer (for an input, its first reader) to its last reader.
+        The range is from its first writer (for an input, its first reader) to its last reader or writer.
         """
         numbers = [*self.writers[tensor], *(number for number, _ in self.readers[tensor])]
         return (min(numbers), max(numbers) + 1) if numbers else None
@@ -210,7 +222,7 @@ def _check_tensors(tensors: tuple[Tensor, ...]) -> None:
 
 
 def check_operator(operator: Operator, tensors: tuple[Tensor, ...], place: str) -> None:
-    """Raise InputError if an operator breaks a rule by itself; ``place`` says where it is in the input."""
+    """Raise InputError if an operator by itself breaks a rule; ``place`` is its position in the input, for the message."""
     for tensor in (*operator.reads, *operator.writes):
         if not 0 <= tensor < len(tensors):
             raise InputError(f"found tensor number {tensor}, expected 0 to {len(tensors) - 1}", place=place)
@@ -234,15 +246,16 @@ def check_operator(operator: Operator, tensors: tuple[Tensor, ...], place: str) 
 
 @dataclass(frozen=True)
 class Tile:
-    """Describes which part of an original tensor a tensor of a tiled problem is."""
+    """Describes the part of an original tensor that a tensor of a tiled problem is."""
 
     tensor: int
     """Number of the original tensor."""
     dimension: int | None
     """The dimension along which it was divided; None if it is the whole tensor."""
     first: int = 0
-    """The tile has the indices ``[first, end)`` of that dimension."""
+    """First index of that dimension that the tile has."""
     end: int = 0
+    """First index after the tile."""
 
 
 @dataclass(frozen=True)
@@ -250,6 +263,7 @@ class TiledProblem:
     """A problem whose tensors are tiles."""
 
     problem: Problem
+    """The tiled problem."""
     tiles: tuple[Tile, ...]
     """One tile for each tensor of ``problem``."""
 
@@ -267,7 +281,7 @@ def split(problem: Problem, tile_bytes: int | None, buffer_bytes: int = 0) -> Ti
     Raises
     ------
     InputError
-        A size is out of range.
+        ``tile_bytes`` is less than 1, or ``buffer_bytes`` is negative or more than the capacity.
     """
     expect(tile_bytes is None or tile_bytes >= 1, "tile", f"{tile_bytes} bytes", "at least 1")
     most = f"at most the capacity of {problem.capacity} bytes"
@@ -288,7 +302,10 @@ def split(problem: Problem, tile_bytes: int | None, buffer_bytes: int = 0) -> Ti
 
 
 def share(size: int, tile: Tile, tensor: Tensor) -> int:
-    """The share of ``size`` bytes that belongs to a tile, by its number of rows. The shares of all tiles add up to ``size``."""
+    """The number of ``size`` bytes of a tensor that belong to a tile, in proportion to its rows.
+
+    The shares of all tiles of the tensor add up to ``size``.
+    """
     if tile.dimension is None:
         return size
     rows = tensor.shape[tile.dimension]
@@ -306,7 +323,7 @@ def _ranges(tensor: Tensor, tile_bytes: int | None) -> list[Tile]:
 
 
 def _part(tensor: Tensor, tile: Tile) -> Tensor:
-    """The part of a tensor that is a tile, as a tensor."""
+    """The part of a tensor that a tile describes, as a tensor."""
     if tile.dimension is None:
         return tensor
     rows = f"[{tile.first}:{tile.end}]"
@@ -319,7 +336,10 @@ def _part(tensor: Tensor, tile: Tile) -> Tensor:
 
 
 def _expanded(operator: Operator, problem: Problem, tiles: list[Tile], numbers: list[range]) -> Operator:
-    """An operator with tiles in place of tensors: it reads and writes all tiles, each in the layout of the whole tensor."""
+    """An operator with tiles in place of tensors. It reads and writes all tiles of a tensor, each in the layout of the tensor.
+
+    ``numbers`` has the numbers of the tiles of each original tensor.
+    """
     reads = [(at, tile) for at, tensor in enumerate(operator.reads) for tile in numbers[tensor]]
     writes = [(at, tile) for at, tensor in enumerate(operator.writes, len(operator.reads)) for tile in numbers[tensor]]
     places = [at for at, _ in (*reads, *writes)]

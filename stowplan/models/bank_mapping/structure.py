@@ -1,4 +1,8 @@
-"""Costs of decisions, construction of plans from decisions, and facts that models use; shared by models and heuristics."""
+"""Costs of decisions, construction of plans from decisions, and facts about problems, for models and heuristics.
+
+Costs are *weighted bytes*: bytes that are copied between banks times ``copy_weight``, plus bytes that are moved to or from main
+memory times ``off_chip_weight``.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +32,8 @@ def on_chip_cost(problem: Problem, tensor: int) -> int:
 def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
     """[tensors] own layout of each tensor for these options of the operators.
 
-    It is the layout that the writer writes; for an input, the layout that most of its readers need, and of equals the
-    outermost.
+    It is the layout in which the first writer writes the tensor. For an input, it is the layout that most of its readers need,
+    apart from views; of several such layouts, it is the one with the smallest number.
     """
     layouts = []
     for tensor, array in enumerate(problem.tensors):
@@ -48,7 +52,10 @@ def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
 
 
 def copies_of(problem: Problem, tensor: int, own: int, options: Sequence[int]) -> dict[int, int]:
-    """By layout that a tensor on chip must be copied to: the first operator that reads it in this layout."""
+    """For each layout that a tensor on chip must be copied to, the first operator that reads it in this layout.
+
+    ``own`` is the tensor's own layout.
+    """
     copies: dict[int, int] = {}
     for number, at in problem.readers[tensor]:
         layout = problem.operators[number].options[options[number]][at]
@@ -97,7 +104,7 @@ def objective_bound(problem: Problem) -> int:
 
 @dataclass(frozen=True)
 class Structure:
-    """Facts about a problem that hold in some best plan, for models."""
+    """Facts that are true of some best plan of a problem, for models."""
 
     on_chip: tuple[bool | None, ...]
     """[tensors] whether the tensor stays on chip; None if the model has to decide."""
@@ -106,12 +113,12 @@ class Structure:
     readable: tuple[tuple[int, ...], ...]
     """[tensors] layouts that some option of a reader needs, ascending."""
     writable: tuple[tuple[int, ...], ...]
-    """[tensors] possible own layouts: those that its first writer offers. For an input: the readable layouts without views, or
-    unspread if there are none."""
+    """[tensors] possible own layouts: those in which its first writer can write it. For an input, they are the readable layouts
+    without views, or unspread if there are none."""
     crowded: tuple[tuple[int, ...], ...]
-    """Sets of tensors that are live at the same operator and may not all fit with their copies; no set is part of another."""
+    """The *crowded sets*: maximal sets of tensors that are live at the same operator and may not all fit with their copies."""
     unit: int
-    """Size in bytes in which capacity constraints count: the size that needs most of the space in crowded sets.
+    """Number of bytes in a unit of the capacity constraints: the size of those tensors that need most space in crowded sets.
 
     The size of a tensor is a number of whole units plus a rest. In a crowded set, the whole units of all tensors, plus the sum
     of all rests rounded up to units, must fit into the whole units of the capacity. Constraints in bytes would let the linear
@@ -120,12 +127,12 @@ class Structure:
     """
 
     def followed(self, on_chip: Sequence[bool]) -> list[bool]:
-        """[tensors] whether the tensor stays on chip: :attr:`on_chip` if that is decided, otherwise as in the plan given."""
+        """[tensors] whether the tensor stays on chip: as :attr:`on_chip` decides, or else as the argument ``on_chip`` says."""
         return [chosen if fixed is None else fixed for fixed, chosen in zip(self.on_chip, on_chip, strict=True)]
 
 
 def rests_at(problem: Problem, structure: Structure, plan: Plan) -> list[int]:
-    """For each crowded set, the sum in bytes of the rests, beyond whole units, of a plan's tensors and copies on chip."""
+    """For each crowded set, the sum in bytes of the rests (:attr:`Structure.unit`) of a plan's tensors and copies on chip."""
     unit = structure.unit
     rest = [tensor.bytes % unit * stays for tensor, stays in zip(problem.tensors, plan.on_chip, strict=True)]
     for copy in plan.copies:
@@ -139,10 +146,10 @@ def analyse(problem: Problem) -> Structure:
     readable = tuple(_readable(problem, tensor) for tensor in range(count))
     gain = tuple(off_chip_cost(problem, tensor) - on_chip_cost(problem, tensor) for tensor in range(count))
     most = tuple(_most_copies(problem, tensor, readable[tensor]) for tensor in range(count))
-    larger = [problem.tensors[tensor].bytes + most[tensor] for tensor in range(count)]
+    with_copies = [problem.tensors[tensor].bytes + most[tensor] for tensor in range(count)]
     # A tensor that gains nothing by staying on chip, or does not fit, is in main memory and needs no copies.
     off = [gain[tensor] <= 0 or problem.tensors[tensor].bytes > problem.capacity for tensor in range(count)]
-    crowded = _crowded(problem, larger, off)
+    crowded = _crowded(problem, with_copies, off)
     contended = {tensor for tensors in crowded for tensor in tensors}
     on_chip: list[bool | None] = []
     for tensor in range(count):
@@ -156,12 +163,15 @@ def analyse(problem: Problem) -> Structure:
     return Structure(tuple(on_chip), gain, readable, writable, tuple(crowded), _unit(problem, crowded))
 
 
-#: A unit is at least the capacity divided by this. Smaller tensors hardly matter for what fits.
+#: A unit is at least the capacity divided by this number. Smaller tensors have little influence on what fits.
 _MOST_UNITS = 64
 
 
 def _unit(problem: Problem, crowded: list[tuple[int, ...]]) -> int:
-    """The size in bytes whose tensors need most space over all crowded sets, if it is large enough; otherwise the capacity."""
+    """The size whose tensors need most bytes in all crowded sets together, among sizes that are large enough.
+
+    If there is no such size, it is the capacity, but at least 1.
+    """
     space: dict[int, int] = {}
     for tensors in crowded:
         for tensor in tensors:
@@ -172,10 +182,12 @@ def _unit(problem: Problem, crowded: list[tuple[int, ...]]) -> int:
 
 
 def _readable(problem: Problem, tensor: int) -> tuple[int, ...]:
+    """The layouts in which some option of a reader needs the tensor, ascending."""
     return tuple(sorted({option[at] for number, at in problem.readers[tensor] for option in problem.operators[number].options}))
 
 
 def _writable(problem: Problem, tensor: int, readable: tuple[int, ...]) -> tuple[int, ...]:
+    """The possible own layouts of a tensor, ascending (:attr:`Structure.writable`)."""
     if not problem.writers[tensor]:
         return tuple(layout for layout in readable if layout < problem.tensors[tensor].rank) or (-1,)
     operator = problem.operators[problem.writers[tensor][0]]
@@ -184,13 +196,16 @@ def _writable(problem: Problem, tensor: int, readable: tuple[int, ...]) -> tuple
 
 
 def _most_copies(problem: Problem, tensor: int, readable: tuple[int, ...]) -> int:
-    """Upper bound on the bytes of a tensor's copies: one for each layout, and not more than there are accesses."""
+    """Upper bound on the bytes of a tensor's copies: at most one for each layout, and no more copies than accesses."""
     sizes = sorted((problem.tensors[tensor].layout_bytes(layout) for layout in readable), reverse=True)
     return sum(sizes[: len(problem.readers[tensor])])
 
 
 def _crowded(problem: Problem, larger: list[int], off: list[bool]) -> list[tuple[int, ...]]:
-    """Maximal sets of live tensors that, with all their copies, exceed the capacity."""
+    """The maximal sets of tensors, live at the same operator, that may exceed the capacity with their copies.
+
+    ``larger`` has the largest size of each tensor with its copies. Tensors that are ``off`` are in main memory in any case.
+    """
     lives = ((tensor, *life) for tensor in range(len(off)) if not off[tensor] and (life := problem.life(tensor)) is not None)
-    together = (tuple(sorted(live)) for live in live_sets(lives))
-    return [tensors for tensors in together if sum(larger[tensor] for tensor in tensors) > problem.capacity]
+    live_tensors = (tuple(sorted(live)) for live in live_sets(lives))
+    return [tensors for tensors in live_tensors if sum(larger[tensor] for tensor in tensors) > problem.capacity]

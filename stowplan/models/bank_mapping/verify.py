@@ -11,6 +11,7 @@ from stowplan import verification
 from stowplan.models.bank_mapping.plan import Plan
 from stowplan.models.bank_mapping.problem import Problem
 
+#: The rules that a plan can break; docs/reference/bank-mapping.md explains each of them.
 Code = Literal[
     "wrong_problem",
     "wrong_count",
@@ -45,8 +46,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found; the objective, which is the weighted sum of the figures ``copied_bytes`` (between banks) and
-        ``off_chip_bytes`` (to and from main memory). It has no objective if the plan has missing or unknown entries.
+        All violations found, and the objective, which is the weighted sum of the figures ``copied_bytes`` (between banks) and
+        ``off_chip_bytes`` (to and from main memory). If entries of the plan are missing or refer to something that does not
+        exist, there is no objective and there are no figures.
     """
     violations = verification.of_problem(problem, plan)
     shape = _shape(problem, plan)
@@ -65,13 +67,13 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _bytes(problem: Problem, tensor: int, layout: int) -> int:
-    """Size in bytes of a tensor, or of a view of it, in a layout."""
+    """Size in bytes of a tensor, or of one of its views, in a layout."""
     stored = problem.tensors[tensor]
     return stored.bytes if layout < len(stored.shape) else stored.views[layout - len(stored.shape)].bytes
 
 
 def _shape(problem: Problem, plan: Plan) -> list[Violation]:
-    """Violations by entries that are missing or refer to something that does not exist."""
+    """The entries that are missing or refer to something that does not exist, as violations."""
     violations = []
     counts = (
         ("options", len(plan.options), len(problem.operators)),
@@ -100,7 +102,7 @@ def _shape(problem: Problem, plan: Plan) -> list[Violation]:
 
 
 def _layouts_read(problem: Problem, plan: Plan) -> list[dict[int, int]]:
-    """[tensors] by layout in which an operator reads the tensor: the first such operator."""
+    """For each tensor, the layouts in which operators read it, each with the first such operator."""
     first_reader: list[dict[int, int]] = [{} for _ in problem.tensors]
     for number, operator in enumerate(problem.operators):
         chosen = operator.options[plan.options[number]]
@@ -110,7 +112,7 @@ def _layouts_read(problem: Problem, plan: Plan) -> list[dict[int, int]]:
 
 
 def _written(problem: Problem, plan: Plan) -> list[Violation]:
-    """Violations by operators that write a tensor in another layout than its own."""
+    """The operators that write a tensor in another layout than its own, as violations."""
     violations = []
     for number, operator in enumerate(problem.operators):
         chosen = operator.options[plan.options[number]]
@@ -123,7 +125,10 @@ def _written(problem: Problem, plan: Plan) -> list[Violation]:
 
 
 def _copies(problem: Problem, plan: Plan, first_reader: list[dict[int, int]]) -> list[Violation]:
-    """Violations by copies that are duplicate, useless, impossible, too late, too early or missing."""
+    """The copies that are duplicate, useless, impossible, too late, too early or missing, as violations.
+
+    ``first_reader`` is the result of :func:`_layouts_read`.
+    """
     violations = []
     last_write: dict[int, int] = {}
     for number, operator in enumerate(problem.operators):
@@ -170,7 +175,10 @@ def _copies(problem: Problem, plan: Plan, first_reader: list[dict[int, int]]) ->
 
 
 def _space(problem: Problem, plan: Plan) -> list[Violation]:
-    """Violations by operators at which the tensors on chip do not fit, each with its copies from its first to its last use."""
+    """The operators at which the tensors on chip do not fit, as violations.
+
+    A tensor and its copies count from the first to the last use of the tensor.
+    """
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for number, operator in enumerate(problem.operators):
@@ -197,7 +205,7 @@ def _space(problem: Problem, plan: Plan) -> list[Violation]:
 
 
 def _off_chip_bytes(problem: Problem, plan: Plan) -> int:
-    """Bytes to and from main memory.
+    """The number of bytes that are moved to and from main memory.
 
     A tensor in main memory is written once and loaded by every access. Of the tensors on chip, inputs are loaded once and
     outputs are stored once.

@@ -1,7 +1,7 @@
-"""Banked packing as CP-SAT models: an exact one with offsets, and a relaxation without.
+"""Banked packing as CP-SAT models: an exact model with offsets, and a relaxation without offsets.
 
-The relaxation only asks that the buffers that are live in a bank at the same time have no more bytes than the bank. No plan
-costs less than its optimum. If offsets exist for the assignment that it finds, that assignment is the one of a best plan.
+The relaxation only requires that the buffers that are live in a bank at the same time have no more bytes than the bank. No plan
+costs less than its optimum. If there are offsets for the buffers in the banks of the optimum, they are an optimal plan.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class Model:
     offsets
         Whether buffers get offsets. False builds the relaxation.
     cuts
-        Sets of buffers that do not fit into a bank together.
+        Sets of buffers that do not fit into a bank together; the model excludes them.
     """
 
     def __init__(self, problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()):
         self.problem, self.model = problem, cp_model.CpModel()
         self.places = Places(self.model, placement_of(problem))
-        """Assigns buffers to banks. A buffer that fits into no bank makes the model infeasible."""
+        """Variables that assign buffers to banks. A buffer that fits into no bank makes the model infeasible."""
         costs = {(number, bank): problem.cost(number, bank) for number, bank in self.places.inside}
         self.unit = gcd(*costs.values()) or 1
         for bank in range(len(problem.banks)):
@@ -53,7 +53,7 @@ class Model:
         cpsat_runner.add_hint(self.model, self.places.hint_values(plan.banks, plan.offsets))
 
     def extract(self, value: Value) -> Plan:
-        """The plan of a solution, with its cost as objective. In the relaxation all offsets are 0, so the plan is not valid.
+        """The plan of a solution, with its cost as objective. In the relaxation, all offsets are 0, and the plan is not valid.
 
         Parameters
         ----------

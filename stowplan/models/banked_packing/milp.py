@@ -1,6 +1,7 @@
 """The relaxation of banked packing as a MILP: buffers are assigned to banks, but get no offsets.
 
-It is the same relaxation as in :mod:`stowplan.models.banked_packing.cpsat`.
+It is the same relaxation as in :mod:`stowplan.models.banked_packing.cpsat`: the buffers that are live in a bank at the same
+time have no more bytes than the bank.
 """
 
 from __future__ import annotations
@@ -20,20 +21,23 @@ from stowplan.models.outcome import Outcome
 
 @dataclass(frozen=True)
 class Model:
-    """The matrix of a relaxation, and what its columns stand for."""
+    """The matrix of a relaxation, and the meaning of its columns."""
 
     problem: Problem
+    """The problem that the matrix was built from."""
     matrix: MatrixModel
+    """The relaxation as a matrix with scaled costs."""
     pairs: tuple[tuple[int, int], ...]
     """(buffer, bank) of each column."""
     unit: int
-    """The cost that is 1 in the objective of the matrix."""
+    """The cost that corresponds to 1 in the objective of the matrix."""
 
 
 def build(problem: Problem, cuts: Sequence[Cut] = ()) -> Model:
     """Build the matrix: a binary column for each buffer and each bank that may hold it.
 
-    There is a row for each buffer (it is in one bank), for each bank and maximal live set (they fit) and for each cut.
+    A row for each buffer requires that it is in exactly one bank. A row for each bank and each maximal live set requires that
+    the set's buffers in the bank fit there. A row for each cut excludes its set of buffers.
     """
     pairs = tuple((number, bank) for number, banks in enumerate(problem.allowed) for bank in banks)
     costs = [problem.cost(number, bank) for number, bank in pairs]
@@ -76,6 +80,11 @@ def solve(
     -------
     Outcome
         The assignment as a plan in which all offsets are 0, and a proven lower bound on the cost of any plan.
+
+    Raises
+    ------
+    UsageError
+        The solver is not available.
     """
     if any(not banks for banks in problem.allowed):
         return Outcome("infeasible", None, None)

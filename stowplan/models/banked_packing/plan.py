@@ -1,6 +1,6 @@
 """The plan of a banked packing problem: a bank and an offset for every buffer.
 
-This module holds data only; the rules are in the verifier.
+A *bank* is one of several memories. This module defines the data; the verifier checks the rules.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     offsets: tuple[int, ...]
     """Offset in bytes of each buffer from the start of its bank."""
     buffers: tuple[Buffer, ...] = ()
-    """A copy of the problem's buffers for programs and people that read the plan. The verifier uses those of the problem."""
+    """A copy of the problem's buffers, for readers of the plan. The verifier uses the buffers of the problem."""
     memory: tuple[Bank, ...] = ()
     """A copy of the problem's banks, for the same readers."""
     name: str = ""
-    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
+    """Name of the problem, for people. The field ``problem`` decides which problem the plan belongs to."""
     target: str = ""
     """Always empty, since the banks are part of the problem."""
     format: str = "stowplan.banked_packing.plan"
@@ -38,16 +38,18 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def plan_of(problem: Problem, banks: Sequence[int], offsets: Sequence[int]) -> Plan:
-    """The plan with these banks and offsets, and its cost as objective."""
+    """Build the plan with these banks and offsets in bytes, and compute its cost. The plan is not checked."""
     cost = sum(problem.cost(number, bank) for number, bank in enumerate(banks))
     return Plan(problem=problem.digest, objective=cost, banks=tuple(banks), offsets=tuple(offsets))
 
 
 def _buffers(problem: Problem, plan: Plan) -> dict[int, Values]:
+    """The bank and the offset of each buffer, by its number, as a decision that can be compared."""
     places = zip(plan.banks, plan.offsets, strict=True)
     return {at: {"bank": problem.banks[bank].name, "offset": offset} for at, (bank, offset) in enumerate(places)}
 
 
+#: The decisions that :mod:`stowplan.models.decisions` compares between two plans.
 DECISIONS = (Decision("buffer", lambda problem, at: problem.buffers[at].id, _buffers),)
 
 

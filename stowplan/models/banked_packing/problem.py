@@ -1,7 +1,7 @@
 """The banked packing problem: buffers with fixed live ranges, and several banks of memory with fixed sizes and costs.
 
-The rules are on docs/reference/banked-packing.md. This module also has a bound and a test of infeasibility that need no
-search.
+The rules are on docs/reference/banked-packing.md. A *bank* is one of several memories. This module also has a bound and a test
+of infeasibility that need no search.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Bank(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """A bank: one of several memories, with a size, a cost of accesses and an alignment."""
 
     name: str
+    """Name of the bank, which no other bank has."""
     capacity: int
-    """Size of the bank in bytes, including the reserved ones."""
+    """Size of the bank in bytes, including the reserved bytes."""
     cost: int
     """Cost of reading or writing one byte once, in any unit; a faster bank has a lower cost."""
     alignment: int = 1
@@ -42,7 +43,7 @@ class Bank(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Something that occupies bytes of one bank, at one offset, during its whole live range."""
+    """A tensor or other data that occupies bytes of one bank, at one offset, during its whole live range."""
 
     uses: int = 1
     """How often all of its bytes are read or written."""
@@ -56,7 +57,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """A banked packing problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     buffers: tuple[Buffer, ...]
+    """The buffers. Their *numbers* are their positions in this tuple."""
     banks: tuple[Bank, ...]
+    """The banks. Their *numbers* are their positions in this tuple."""
     parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
     """Tensors of a model that lie inside a buffer, as in packing: views, and outputs of operators that overwrite an input.
     Files omit the field if there are none."""
@@ -64,6 +67,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """Ids of the buffers and parts that the model returns, in its order. Files omit the field if the problem was not read from
     a model."""
     name: str = ""
+    """Name of the problem, for people."""
     format: str = "stowplan.banked_packing.problem"
     version: int = 1
 
@@ -122,7 +126,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         return self.buffers[buffer].size + -self.buffers[buffer].size % unit
 
     def bottom(self, bank: int) -> int:
-        """First offset in bytes behind the reserved bytes of a bank, rounded up to the bank's alignment."""
+        """The first offset in bytes after the reserved bytes of a bank, rounded up to the bank's alignment."""
         return self.banks[bank].reserved + -self.banks[bank].reserved % self.banks[bank].alignment
 
     def step(self, buffer: int, bank: int) -> int:
@@ -183,8 +187,8 @@ def placement_of(problem: Problem) -> Placement:
 def find_overload(problem: Problem) -> Overload | None:
     """A reason why no plan exists, if one can be found without a search; otherwise None.
 
-    The function looks for a buffer that fits into none of its banks, and for a set of banks whose usable bytes are fewer than
-    those of the live buffers that may only be placed there.
+    Reasons are a buffer that fits into none of its banks, and a set of banks that is too small for live buffers that may only
+    be placed in these banks.
     """
     for number, banks in enumerate(problem.allowed):
         if not banks:
@@ -195,10 +199,11 @@ def find_overload(problem: Problem) -> Overload | None:
                 (number,), f"buffer {buffer.id} of {buffer.size} bytes does not fit in {banks_text} (bytes: {capacities})"
             )
     every = frozenset(range(len(problem.banks)))
-    for together in placement_of(problem).maximal_live_sets:
-        # Buffers without bytes explain nothing.
-        live = [number for number in together if problem.buffers[number].size]
-        # Buffers that may only be in a subset of the banks must fit there. The subsets that occur, and all banks, are checked.
+    for live_set in placement_of(problem).maximal_live_sets:
+        # Buffers of 0 bytes are no part of a reason.
+        live = [number for number in live_set if problem.buffers[number].size]
+        # Buffers that may only be in a subset of the banks must fit there. The subsets that are checked are those of single
+        # buffers, and the set of all banks.
         for subset in {frozenset(problem.allowed[number]) for number in live} | {every}:
             confined = [number for number in live if subset.issuperset(problem.allowed[number])]
             needed = sum(problem.buffers[number].size for number in confined)

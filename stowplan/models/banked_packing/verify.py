@@ -1,7 +1,7 @@
 """The verifier of banked packing: checks all rules of a plan and recomputes its cost, by a sweep over time for each bank.
 
-It is written from docs/reference/banked-packing.md alone, uses no solver, and shares no code with models, bounds or heuristics,
-nor with the verifier of packing but for the sweep.
+It is written from docs/reference/banked-packing.md alone, uses no solver, and shares no code with models, bounds or heuristics.
+With the verifier of packing it shares only the sweep.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from stowplan.models.banked_packing.plan import Plan
 from stowplan.models.banked_packing.problem import Problem
 from stowplan.models.overlaps import MOST_OVERLAPS, Box, overlaps
 
+#: The rules that a plan can break; docs/reference/banked-packing.md explains each of them.
 Code = Literal[
     "wrong_problem",
     "wrong_count",
@@ -41,7 +42,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found, and the recomputed cost; None as cost if a buffer has no bank of the problem.
+        All violations found, but at most :data:`~stowplan.models.overlaps.MOST_OVERLAPS` overlaps, and the recomputed cost. The
+        cost is None if the number of banks or offsets is wrong, or if a bank does not exist.
     """
     violations = verification.of_problem(problem, plan)
     if not len(plan.banks) == len(plan.offsets) == len(problem.buffers):

@@ -1,9 +1,12 @@
-"""CP-SAT model of LLM placement, on the common model of placements.
+"""The CP-SAT model of LLM placement, which is built on the common model of placements.
 
-Each layer is in one memory (:class:`stowplan.models.placement.cpsat.Places`); those of a device follow one another. Layers
-that are alike are counted, not told apart, where parts of them are spilled: for each class of layers, memory and number of
-parts there is one integer variable. A model is for one micro-batch and for one device that computes the host's weights in
-prompts, since these two decide what a layer costs; :func:`solve` looks at all of them.
+Each layer is in one memory (:class:`stowplan.models.placement.cpsat.Places`), and the layers of a device are consecutive. Parts
+of a layer are *spilled* if they are on the host although the layer is on a device. Layers that differ at most in their names
+are a *class*. The model does not decide which layers of a class have spilled parts, but how many: it has an integer variable
+for each class, memory and number of spilled parts.
+
+The time of a layer depends on the micro-batch and on the *copying device*, which computes the host's weights in prompts. A
+model is therefore for one *case*, that is, one choice of the two; :func:`solve` solves the models of all cases.
 """
 
 from __future__ import annotations
@@ -23,20 +26,20 @@ from stowplan.models.placement.cpsat import Places
 
 Var = cp_model.IntVar
 
-#: Part of the time left that the model of one case may take.
+#: Fraction of the remaining time that the model of one case may take; the model of the last case may take all of it.
 CASE_SHARE = 0.6
 
 
 class Model:
-    """The plans of one case; the objective counts nanoseconds."""
+    """The CP-SAT model of the plans of one case. Its objective is the time of the request in nanoseconds."""
 
     def __init__(self, problem: Problem, case: Case):
         self.problem, self.case, self.model = problem, case, cp_model.CpModel()
         self.places = Places(self.model, placement_of(problem))
         self.begins: dict[tuple[int, int], Var] = {}
-        """Whether a device's layers begin with a layer."""
+        """For each (layer, memory), whether the layers of this device begin with this layer."""
         self.spilled: dict[tuple[int, int, int], Var] = {}
-        """Layers of a class in a memory with this number of spilled parts."""
+        """For each (class, memory, number of spilled parts), the number of such layers."""
         self._add_order()
         self._add_spills()
         for memory in range(len(problem.memories)):
@@ -45,7 +48,11 @@ class Model:
         self._add_objective()
 
     def _add_order(self) -> None:
-        """The host's layers come first, a device's follow one another, and the case's copying device comes first of those."""
+        """Require that the layers of the host come first and that the layers of each device are consecutive.
+
+        The copying device of the case must be in use, before all other devices that can copy weights. If the case has no
+        copying device, no device that can copy weights is in use.
+        """
         inside, last = self.places.inside, len(self.problem.layers) - 1
         for number in range(last):
             self.model.add_implication(inside[number + 1, HOST], inside[number, HOST])
@@ -69,17 +76,19 @@ class Model:
             self.model.add_at_least_one(inside[number, self.case.copier] for number in range(last + 1))
 
     def _add_spills(self) -> None:
-        for kind, same in enumerate(self.problem.classes):
-            parts = len(self.problem.layers[same[0]].spillable)
+        """Add the numbers of layers with spilled parts, which are at most the numbers of layers on the devices."""
+        for kind, members in enumerate(self.problem.classes):
+            parts = len(self.problem.layers[members[0]].spillable)
             for memory in range(1, len(self.problem.memories)):
                 counts = []
                 for spilled in range(1, parts + 1):
-                    counts.append(self.model.new_int_var(0, len(same), f"{kind} in {memory} with {spilled} spilled"))
+                    counts.append(self.model.new_int_var(0, len(members), f"{kind} in {memory} with {spilled} spilled"))
                     self.spilled[kind, memory, spilled] = counts[-1]
                 if counts:
-                    self.model.add(sum(counts) <= sum(self.places.inside[number, memory] for number in same))
+                    self.model.add(sum(counts) <= sum(self.places.inside[number, memory] for number in members))
 
     def _add_capacity(self, memory: int) -> None:
+        """Limit the bytes of layers, caches and spilled parts in a memory."""
         freed = []
         for (kind, device, spilled), count in self.spilled.items():
             layer = self.problem.layers[self.problem.classes[kind][0]]
@@ -90,48 +99,53 @@ class Model:
         self.model.add(used <= max(0, self.problem.room(memory, self.case.batch)))
 
     def _add_objective(self) -> None:
+        """Add the objective: the times of layers without spilled parts, the additional times of spilled parts, and
+        transfers."""
         problem, (batch, copier) = self.problem, self.case
         last = len(problem.layers) - 1
         terms = []
-        for same in problem.classes:
-            costs = [problem.cost(same[0], memory, batch, copier) // ROUNDED for memory in range(len(problem.memories))]
-            terms += [costs[memory] * self.places.inside[number, memory] for number in same for memory in range(len(costs))]
+        for members in problem.classes:
+            costs = [problem.cost(members[0], memory, batch, copier) // ROUNDED for memory in range(len(problem.memories))]
+            terms += [costs[memory] * self.places.inside[number, memory] for number in members for memory in range(len(costs))]
         for (kind, memory, spilled), count in self.spilled.items():
             first = problem.classes[kind][0]
-            more = problem.cost(first, memory, batch, copier, spilled) - problem.cost(first, memory, batch, copier)
-            terms.append(more // ROUNDED * count)
+            added_ps = problem.cost(first, memory, batch, copier, spilled) - problem.cost(first, memory, batch, copier)
+            terms.append(added_ps // ROUNDED * count)
         for memory in range(1, len(problem.memories)):
-            once = problem.transfer(memory, batch) // ROUNDED
-            terms += [2 * once * self.begins[number, memory] for number in range(last + 1)]
-            terms.append(-once * self.places.inside[last, memory])
+            transfer_ns = problem.transfer(memory, batch) // ROUNDED
+            terms += [2 * transfer_ns * self.begins[number, memory] for number in range(last + 1)]
+            terms.append(-transfer_ns * self.places.inside[last, memory])
         self.objective = sum(terms)
         self.model.minimize(self.objective)
 
     def add_cutoff(self, plan: Plan) -> None:
-        """Leave only plans that are faster than this one."""
+        """Exclude all plans that are not faster than this plan."""
         self.model.add(self.objective < plan.objective // ROUNDED)
 
     def add_hint(self, plan: Plan) -> None:
-        """Start the solver from a plan of this case; every variable gets a value."""
+        """Let the solver start from a plan of this case; every variable gets a value."""
         values = self.places.hint_values(plan.memories, None)
         for (number, memory), begins in self.begins.items():
-            here = plan.memories[number] == memory and (number == 0 or plan.memories[number - 1] != memory)
-            values.append((begins, int(here)))
+            begins_here = plan.memories[number] == memory and (number == 0 or plan.memories[number - 1] != memory)
+            values.append((begins, int(begins_here)))
         for (kind, memory, spilled), count in self.spilled.items():
-            same = self.problem.classes[kind]
-            values.append((count, sum(plan.memories[at] == memory and plan.spilled[at] == spilled for at in same)))
+            members = self.problem.classes[kind]
+            values.append((count, sum(plan.memories[at] == memory and plan.spilled[at] == spilled for at in members)))
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
-        """Plan of a solution: of layers that are alike, the first ones of a device have the most spilled parts."""
+        """The plan of a solution; ``value`` returns the value of a variable in the solution.
+
+        Of the layers of a class on a device, the first ones have the most spilled parts.
+        """
         memories = self.places.chosen_memories(value)
         spilled = [0] * len(memories)
-        for kind, same in enumerate(self.problem.classes):
+        for kind, members in enumerate(self.problem.classes):
             for memory in range(1, len(self.problem.memories)):
-                here = iter([number for number in same if memories[number] == memory])
-                for count in range(len(self.problem.layers[same[0]].spillable), 0, -1):
+                layers_here = iter([number for number in members if memories[number] == memory])
+                for count in range(len(self.problem.layers[members[0]].spillable), 0, -1):
                     for _ in range(value(self.spilled[kind, memory, count])):
-                        spilled[next(here)] = count
+                        spilled[next(layers_here)] = count
         return plan_of(self.problem, memories, spilled, self.case.batch)
 
 
@@ -151,41 +165,43 @@ def solve(
     Parameters
     ----------
     time_limit, deterministic_limit
-        Seconds, and CP-SAT's deterministic seconds, for all models together.
+        Limits in seconds, and in CP-SAT's deterministic seconds, for all models together.
     hint
-        A valid plan; no other model looks for plans that are not faster.
+        A valid plan. The model of its case starts from it; all other models exclude plans that are not faster than the best
+        plan so far.
     on_plan, on_bound
-        Called with every better plan and bound.
+        Called with every better plan, and with the bounds before and after all models are solved, in ps.
     seed, should_stop
-        As :func:`stowplan.models.cpsat_runner.run` takes them.
+        The arguments of :func:`stowplan.models.cpsat_runner.run` with these names.
 
     Returns
     -------
     Outcome
-        Best plan, and what is proven; running out of time is never ``infeasible``.
+        The best plan and bound. Running out of time is never reported as ``infeasible``.
     """
     best, end = hint, time.monotonic() + time_limit
     first = None if best is None else case_of(problem, best)
-    known = {case: Relaxation(problem, case).bound() or 0 for case in cases(problem)}
-    if on_bound is not None and known:
-        on_bound(min(known.values()))
-    # The case of the hint comes first, then those that promise most: what they find cuts the others short.
-    every = sorted(known, key=lambda case: (case != first, known[case]))
+    bound_of = {case: Relaxation(problem, case).bound() or 0 for case in cases(problem)}
+    if on_bound is not None and bound_of:
+        on_bound(min(bound_of.values()))
+    # The case of the hint comes first, then the others in ascending order of their bounds. A plan that is found early allows
+    # the search to skip cases whose bound is not smaller.
+    ordered_cases = sorted(bound_of, key=lambda case: (case != first, bound_of[case]))
     is_proven, bounds = True, list[int]()
-    for number, case in enumerate(every):
-        if best is not None and known[case] >= best.objective:
+    for number, case in enumerate(ordered_cases):
+        if best is not None and bound_of[case] >= best.objective:
             continue
         built = Model(problem, case)
         if best is not None and case == first:
             built.add_hint(best)
         elif best is not None:
             built.add_cutoff(best)
-        left, share = end - time.monotonic(), 1.0 if number == len(every) - 1 else CASE_SHARE
-        bound = [known[case] // ROUNDED]
+        left, share = end - time.monotonic(), 1.0 if number == len(ordered_cases) - 1 else CASE_SHARE
+        bound = [bound_of[case] // ROUNDED]
         run = cpsat_runner.run(
             built.model,
             time_limit=max(0.01, left * share),
-            deterministic_limit=None if deterministic_limit is None else deterministic_limit / len(every),
+            deterministic_limit=None if deterministic_limit is None else deterministic_limit / len(ordered_cases),
             on_bound=bound.append,
             seed=seed,
             should_stop=should_stop,

@@ -1,6 +1,8 @@
 """The plan of an LLM placement problem: a memory for every layer, its spilled parts, and a micro-batch.
 
-This module holds data only; the rules are in the verifier.
+A *memory* is that of the host or of a device. A part of a layer is *spilled* if it is on the host although the layer is on a
+device. The *micro-batch* is the number of tokens of a prompt that are computed at once. This module defines the data and
+computes the time of a request; the verifier checks the rules.
 """
 
 from __future__ import annotations
@@ -14,19 +16,21 @@ from stowplan.models.llm_placement.problem import HOST, Problem, Times, layer_by
 
 
 class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Memories of layers; :func:`stowplan.models.llm_placement.verify.verify` says whether they are valid.
+    """A memory for every layer, the number of its spilled parts, and a choice of a micro-batch.
 
-    The objective is the time of the request in picoseconds.
+    :func:`stowplan.models.llm_placement.verify.verify` says whether the plan is valid. The objective is the time of the request
+    in picoseconds.
     """
 
     memories: tuple[int, ...]
-    """For each layer: 0 for the host, ``d + 1`` for device ``d``."""
+    """For each layer, the number of its memory: 0 for the host, ``d + 1`` for device ``d``."""
     spilled: tuple[int, ...]
-    """For each layer: how many of its spillable parts are on the host, the first ones; 0 for layers on the host."""
+    """For each layer, the number of its spilled parts, which are the first ones of its ``spillable``; 0 for layers on the
+    host."""
     micro_batch: int
-    """Number of the micro-batch."""
+    """Number of the chosen micro-batch, in ``problem.micro_batches``."""
     name: str = ""
-    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
+    """Name of the problem, for people. The field ``problem`` decides which problem the plan belongs to."""
     target: str = ""
     """Name of the machine, for people."""
     format: str = "stowplan.llm_placement.plan"
@@ -34,12 +38,12 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def used_devices(memories: Sequence[int]) -> list[int]:
-    """Memories other than the host, in the order of the layers that they hold."""
+    """The memories of the devices that have layers, in the order of these layers."""
     return [memory for memory in dict.fromkeys(memories) if memory != HOST]
 
 
 def used_bytes(problem: Problem, memories: Sequence[int], spilled: Sequence[int]) -> list[int]:
-    """[memories] bytes of layers and caches that each memory holds, without ``host_bytes`` and intermediate results."""
+    """[memories] bytes of layers and caches in each memory, without ``host_bytes`` and the buffers of intermediate results."""
     used = [0] * len(problem.memories)
     for layer, memory, parts in zip(problem.layers, memories, spilled, strict=True):
         used[memory] += layer_bytes(layer, parts)
@@ -48,13 +52,13 @@ def used_bytes(problem: Problem, memories: Sequence[int], spilled: Sequence[int]
 
 
 def fits(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> bool:
-    """Whether the host and the devices in use have room for what they hold, with a micro-batch."""
+    """Whether layers and caches fit into the host and the devices in use, with a choice of a micro-batch."""
     used = used_bytes(problem, memories, spilled)
     return all(used[memory] <= problem.room(memory, batch) for memory in {HOST, *memories})
 
 
 def request_ps(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> int:
-    """Time of the request in picoseconds: of the layers, and of moving activations to each device and on to the next one."""
+    """Time of the request in ps: the times of all layers, and the transfers of activations (:func:`transfers_ps`)."""
     used = used_devices(memories)
     copier = problem.copier(used)
     layers = sum(problem.cost(number, memory, batch, copier, spilled[number]) for number, memory in enumerate(memories))
@@ -62,17 +66,20 @@ def request_ps(problem: Problem, memories: Sequence[int], spilled: Sequence[int]
 
 
 def transfers_ps(problem: Problem, devices: Sequence[int], batch: int) -> int:
-    """Time in picoseconds of moving activations to each of these devices, in their order, and on to the next one."""
+    """Time in ps of the transfers of activations to each of these devices, in their order, and from there to the next one."""
     transfers = [problem.transfer(memory, batch) for memory in devices]
     # The last device passes its activations to no other device.
     return 2 * sum(transfers) - (transfers[-1] if transfers else 0)
 
 
 class Case(NamedTuple):
-    """What the time of a layer in a memory depends on. Each exact model and each bound is for one case."""
+    """The choices of a plan on which the time of each layer in each memory depends.
+
+    Each exact model and each bound is for one case.
+    """
 
     batch: int
-    """Number of the micro-batch."""
+    """Number of the chosen micro-batch."""
     copier: int | None
     """Memory of the device that computes the host's weights in prompts; None if none of the devices in use copies weights."""
 
@@ -91,7 +98,10 @@ def case_of(problem: Problem, plan: Plan) -> Case:
 
 
 def times_of(problem: Problem, plan: Plan) -> Times:
-    """What the request time of a valid plan consists of; without the rounding of its terms."""
+    """The components of the request time of a valid plan. They add up to the objective.
+
+    ``transfers`` includes the differences that the rounding of the times of layers makes.
+    """
     used = used_devices(plan.memories)
     copier = problem.copier(used)
     rows = [
@@ -99,12 +109,12 @@ def times_of(problem: Problem, plan: Plan) -> Times:
         for number, memory in enumerate(plan.memories)
     ]
     total = Times(*map(sum, zip(*rows, strict=True)))
-    hops = plan.objective - sum(total)
-    return total._replace(transfers=total.transfers + hops)
+    transfers_between_devices = plan.objective - sum(total)
+    return total._replace(transfers=total.transfers + transfers_between_devices)
 
 
 def plan_of(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> Plan:
-    """A plan with its request time."""
+    """Build the plan with these memories, numbers of spilled parts and micro-batch, and compute its request time."""
     return Plan(
         problem=problem.digest,
         objective=request_ps(problem, memories, spilled, batch),
@@ -115,14 +125,17 @@ def plan_of(problem: Problem, memories: Sequence[int], spilled: Sequence[int], b
 
 
 def _layers(problem: Problem, plan: Plan) -> dict[int, Values]:
+    """The device and the number of spilled parts of each layer, by its number, as a decision that can be compared."""
     places = zip(plan.memories, plan.spilled, strict=True)
     return {at: {"device": problem.memories[memory].name, "spilled": count} for at, (memory, count) in enumerate(places)}
 
 
 def _batch(problem: Problem, plan: Plan) -> dict[int, Values]:
+    """The size of the micro-batch as a decision that can be compared."""
     return {0: {"tokens": problem.micro_batches[plan.micro_batch].size}}
 
 
+#: The decisions that :mod:`stowplan.models.decisions` compares between two plans.
 DECISIONS = (
     Decision("layer", lambda problem, at: problem.layers[at].name, _layers),
     Decision("micro-batch", lambda problem, at: "micro-batch", _batch),

@@ -1,10 +1,10 @@
 """A lower bound on the time of a request, by linear programming.
 
-Layers that differ in no more than their name are a *class*. *Spilled parts* are the parts of a layer that stay on the host
-although the layer is on a device. The program has a column for each class, memory and number of spilled parts: how many layers
-of the class are in the memory with this number of spilled parts. The program ignores that the layers of a device must be
-consecutive, and that a layer cannot be divided. The bound is computed from the optimal duals of the program, the prices of
-memory (Lagrangian duality), in whole numbers: no tolerance of a solver can make it wrong.
+Layers that differ at most in their names are a *class*. *Spilled parts* are the parts of a layer that stay on the host although
+the layer is on a device. The program has a column for each class, memory and number of spilled parts, which says how many
+layers of the class are in the memory with this number of spilled parts. The program ignores that the layers of a device must be
+consecutive, and that a layer cannot be divided. The bound is computed in whole numbers from the optimal duals of the program,
+which are prices of memory (Lagrangian duality). No tolerance of a solver can therefore make it wrong.
 """
 
 from __future__ import annotations
@@ -25,52 +25,58 @@ _MAX_BYTES = float(1 << 50)
 
 @dataclass
 class Relaxation:
-    """The linear program of one case. A case fixes the size of the micro-batch and the *copying device*, which may be none.
+    """The linear program of one case, which fixes the micro-batch and the *copying device*, if there is one.
 
-    While a prompt is computed, the copying device copies the weights that are on the host, and computes with them. It is the
-    first device in use that can copy weights. Costs are whole nanoseconds.
+    The copying device computes prompts also with the weights that are on the host, after it has copied them. It is the first
+    device in use that can copy weights. Costs are whole nanoseconds.
     """
 
     problem: Problem
+    """The problem that the program is for."""
     case: Case
+    """The case that the program is for."""
     program: Program = field(default_factory=Program)
+    """The columns and rows."""
 
     def __post_init__(self) -> None:
         problem, (batch, copier) = self.problem, self.case
         loads = self._loads = {memory: list[tuple[int, float]]() for memory in range(len(problem.memories))}
-        for same in problem.classes:
-            layer, columns = problem.layers[same[0]], []
+        for members in problem.classes:
+            layer, columns = problem.layers[members[0]], []
             for memory, device in enumerate(problem.memories):
                 # In a case without a copying device, no layer is on a device that can copy weights.
                 if memory != HOST and device.copies_weights and copier is None:
                     continue
                 for spilled in range(1 + (len(layer.spillable) if memory != HOST else 0)):
-                    cost = problem.cost(same[0], memory, batch, copier, spilled) // ROUNDED
-                    column = self.program.column(len(same), cost=cost, integer=False)
+                    cost = problem.cost(members[0], memory, batch, copier, spilled) // ROUNDED
+                    column = self.program.column(len(members), cost=cost, integer=False)
                     columns.append((column, 1))
                     loads[memory].append((column, layer_bytes(layer, spilled)))
                     if spilled:
                         loads[HOST].append((column, layer_bytes(layer) - layer_bytes(layer, spilled)))
-            self.program.add_row(columns, len(same), len(same))
+            self.program.add_row(columns, len(members), len(members))
         for memory, terms in loads.items():
             self.program.add_row(terms, upper=max(0, problem.room(memory, batch)))
 
     def bound(self) -> int | None:
-        """A lower bound in picoseconds, a multiple of 1,000, on every plan of the case; None if HiGHS finds no solution."""
+        """A lower bound in ps on the request time of every plan of the case; None if HiGHS finds no solution.
+
+        It is a multiple of 1,000.
+        """
         duals = self._duals()
         if duals is None:
             return None
-        shown = self.program.dual_bound(duals)
-        # The copying device is in use, so that activations move to it at least once in each step.
-        once = 0 if self.case.copier is None else self.problem.transfer(self.case.copier, self.case.batch) // ROUNDED
-        return ROUNDED * (math.ceil(shown) + once)
+        program_bound = self.program.dual_bound(duals)
+        # The copying device is in use, so activations move to it at least once in each step and each micro-batch.
+        transfer_ns = 0 if self.case.copier is None else self.problem.transfer(self.case.copier, self.case.batch) // ROUNDED
+        return ROUNDED * (math.ceil(program_bound) + transfer_ns)
 
     def prices(self) -> list[float]:
-        """The price of a byte of each memory in picoseconds, from the duals of the program.
+        """The price of a byte of each memory in ps, from the duals of the program.
 
         If the program has no solution because the layers do not fit, the prices prove this: wherever the layers are placed,
-        their bytes cost more than all bytes of the memories together. They are the duals of a program that minimizes the bytes
-        by which memories are exceeded. All prices are 0 if HiGHS solves neither program.
+        their bytes cost more than all bytes of the memories together. The prices are then the duals of a program that minimizes
+        the bytes by which memories are exceeded. All prices are 0 if HiGHS solves neither program.
         """
         duals = self._duals()
         if duals is None:

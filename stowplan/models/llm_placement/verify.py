@@ -1,7 +1,7 @@
-"""Says whether an LLM placement is valid, and how long the request takes with it: a walk over the layers, without any solver.
+"""The verifier of LLM placement: checks all rules of a plan and recomputes the time of the request, layer by layer.
 
-Written from docs/reference/llm-placement.md alone; it shares no code with the model, the bounds, the search or the costs of
-problems.
+It is written from docs/reference/llm-placement.md alone, uses no solver, and shares no code with the model, the bounds, the
+search or the costs of problems. A part of a layer is *spilled* if it is on the host although the layer is on a device.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from stowplan import verification
 from stowplan.models.llm_placement.plan import Plan
 from stowplan.models.llm_placement.problem import Device, Layer, Part, Problem
 
+#: The rules that a plan can break; docs/reference/llm-placement.md explains each of them.
 Code = Literal[
     "wrong_problem",
     "wrong_count",
@@ -31,17 +32,18 @@ Verification = verification.Verification[Code]
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
-    """All rules a plan breaks, and the time of the request.
+    """Check a plan against all rules of LLM placement.
 
     Parameters
     ----------
     plan
-        Any that decodes; what is malformed is a violation, not an error.
+        Any plan that could be decoded. If its content makes no sense, that is a violation, not an exception.
 
     Returns
     -------
     Verification
-        Violations, and the recomputed request time in ps.
+        All violations found, and the recomputed time of the request in ps. The time is None if the plan has a wrong number of
+        entries or if an entry is out of range.
     """
     violations = verification.of_problem(problem, plan)
     count = len(problem.layers)
@@ -70,25 +72,31 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _out_of_order(problem: Problem, plan: Plan) -> list[Violation]:
-    """Layers on the host come first, and those of a device follow one another."""
-    violations, left = list[Violation](), set[int]()
+    """The layers that are out of order, as violations.
+
+    The layers on the host must come first, and the layers of a device must be consecutive.
+    """
+    violations, earlier_memories = list[Violation](), set[int]()
     for number in range(1, len(plan.memories)):
-        before, here = plan.memories[number - 1], plan.memories[number]
-        if before == here:
+        before, memory = plan.memories[number - 1], plan.memories[number]
+        if before == memory:
             continue
         name = problem.layers[number].name
-        if here == 0:
+        if memory == 0:
             message = f"layer {name} is on the host, behind layers of {problem.devices[before - 1].name}"
             violations.append(Violation("host_behind_device", message, {"layers": (number,)}))
-        elif here in left:
-            message = f"layer {name} is on {problem.devices[here - 1].name}, apart from that device's other layers"
+        elif memory in earlier_memories:
+            message = f"layer {name} is on {problem.devices[memory - 1].name}, apart from that device's other layers"
             violations.append(Violation("not_contiguous", message, {"layers": (number,)}))
-        left.add(before)
+        earlier_memories.add(before)
     return violations
 
 
 def _overflows(problem: Problem, plan: Plan) -> list[Violation]:
-    """Weights, caches and buffers of each memory that the plan uses take no more than it has."""
+    """The memories whose weights, caches and buffers exceed the bytes that may be used, as violations.
+
+    Only the host and the devices that have layers are checked.
+    """
     used = [0] * (1 + len(problem.devices))
     used[0] = problem.host_bytes
     for layer, memory, spilled in zip(problem.layers, plan.memories, plan.spilled, strict=True):
@@ -99,63 +107,72 @@ def _overflows(problem: Problem, plan: Plan) -> list[Violation]:
     for memory, device in enumerate((problem.host, *problem.devices)):
         if memory and memory not in plan.memories:
             continue
-        taken = used[memory] + device.compute_bytes[plan.micro_batch]
-        if taken + device.margin > device.capacity:
-            message = f"the plan takes {taken} bytes of {device.name}, where {device.capacity - device.margin} may be used"
+        needed = used[memory] + device.compute_bytes[plan.micro_batch]
+        if needed + device.margin > device.capacity:
+            message = f"the plan takes {needed} bytes of {device.name}, where {device.capacity - device.margin} may be used"
             violations.append(Violation("over_capacity", message, {"memories": (memory,)}))
     return violations
 
 
 def _request(problem: Problem, plan: Plan) -> int:
-    """Picoseconds of all steps of generation and all batches of the prompt."""
+    """The time in ps of all steps of generation and all micro-batches of the prompt."""
     order = [memory for memory in dict.fromkeys(plan.memories) if memory]
     copying = [memory for memory in order if problem.devices[memory - 1].copies_weights]
-    helper = problem.devices[copying[0] - 1] if copying else None
+    copying_device = problem.devices[copying[0] - 1] if copying else None
     total = 0
     for number, layer in enumerate(problem.layers):
         is_last = number == len(problem.layers) - 1
         memory, spilled = plan.memories[number], plan.spilled[number]
         device = problem.devices[memory - 1] if memory else problem.host
-        total += _layer(problem, plan.micro_batch, layer, device, None if is_last else helper, memory == 0, spilled)
+        total += _layer(problem, plan.micro_batch, layer, device, None if is_last else copying_device, memory == 0, spilled)
     for place, memory in enumerate(order):
-        ways = 1 if place == len(order) - 1 else 2
-        total += ways * _nanoseconds(_transfers(problem, plan.micro_batch, problem.devices[memory - 1]))
+        directions = 1 if place == len(order) - 1 else 2
+        total += directions * _nanoseconds(_transfers(problem, plan.micro_batch, problem.devices[memory - 1]))
     return total
 
 
 def _layer(
     problem: Problem, batch: int, layer: Layer, device: Device, helper: Device | None, on_host: bool, spilled: int
 ) -> int:
+    """The time in ps of a layer in the request, rounded to nanoseconds.
+
+    ``helper`` is the device that copies weights from the host for prompts, if there is one for this layer. ``spilled`` is the
+    number of the layer's spilled parts.
+    """
     chosen = problem.micro_batches[batch]
-    helps = helper if chosen.tokens >= 32 else None
-    of_steps, of_batches = device.layer_ps + _seconds(layer.step_cache_bytes, device.cache_rate), device.layer_ps
+    copying_device = helper if chosen.tokens >= 32 else None
+    step_ps, batch_ps = device.layer_ps + _seconds(layer.step_cache_bytes, device.cache_rate), device.layer_ps
     read = layer.batch_cache_bytes[batch] if layer.batch_cache_bytes else 0
     work = layer.batch_cache_flops[batch] if layer.batch_cache_flops else 0
-    if on_host and helps:
-        of_batches += _seconds(read, helps.link_rate) + _seconds(work, helps.compute_rate)
+    if on_host and copying_device:
+        batch_ps += _seconds(read, copying_device.link_rate) + _seconds(work, copying_device.compute_rate)
     else:
-        of_batches += max(_seconds(read, device.cache_rate), _seconds(work, device.compute_rate))
-    here: list[Part] = [layer.fixed, *layer.spillable[spilled:]]
-    away: list[Part] = [*layer.spillable[:spilled]]
-    for part, place, is_away in [*((part, device, on_host) for part in here), *((part, problem.host, True) for part in away)]:
-        of_steps += _seconds(part.step_bytes, place.weight_rate)
-        if is_away and helps:
-            of_batches += _seconds(part.batch_bytes[batch], helps.link_rate)
-            of_batches += _seconds(part.batch_flops[batch], helps.compute_rate)
+        batch_ps += max(_seconds(read, device.cache_rate), _seconds(work, device.compute_rate))
+    local_parts: list[Part] = [layer.fixed, *layer.spillable[spilled:]]
+    spilled_parts: list[Part] = [*layer.spillable[:spilled]]
+    for part, holder, is_part_on_host in [
+        *((part, device, on_host) for part in local_parts),
+        *((part, problem.host, True) for part in spilled_parts),
+    ]:
+        step_ps += _seconds(part.step_bytes, holder.weight_rate)
+        if is_part_on_host and copying_device:
+            batch_ps += _seconds(part.batch_bytes[batch], copying_device.link_rate)
+            batch_ps += _seconds(part.batch_flops[batch], copying_device.compute_rate)
         else:
             reading, computing = (
-                _seconds(part.batch_bytes[batch], place.weight_rate),
-                _seconds(part.batch_flops[batch], place.compute_rate),
+                _seconds(part.batch_bytes[batch], holder.weight_rate),
+                _seconds(part.batch_flops[batch], holder.compute_rate),
             )
-            of_batches += max(reading, computing)
-    total = problem.steps * of_steps + chosen.batches * of_batches
+            batch_ps += max(reading, computing)
+    total = problem.steps * step_ps + chosen.batches * batch_ps
     if spilled:
         total += 2 * _transfers(problem, batch, device)
     return _nanoseconds(total)
 
 
 def _transfers(problem: Problem, batch: int, device: Device) -> int:
-    """Activations of every step and batch, one way."""
+    """The time in ps of all transfers of activations between a device and the host, in every step and every micro-batch, one
+    way."""
     chosen = problem.micro_batches[batch]
     step = device.link_ps + _seconds(problem.slots * problem.hidden_bytes, device.link_rate)
     prompt = device.link_ps + _seconds(chosen.tokens * problem.hidden_bytes, device.link_rate)
@@ -163,10 +180,10 @@ def _transfers(problem: Problem, batch: int, device: Device) -> int:
 
 
 def _seconds(amount: int, rate: int) -> int:
-    """The time in picoseconds, rounded to the nearest, halves up."""
+    """The time in ps for an amount of bytes or operations at a rate per second, rounded to the nearest number, halves up."""
     return floor(Fraction(amount * 10**12, rate) + Fraction(1, 2))
 
 
 def _nanoseconds(picoseconds: int) -> int:
-    """Rounded to whole nanoseconds, halves up; in picoseconds."""
+    """A time in ps, rounded to whole nanoseconds, halves up."""
     return 1000 * floor(Fraction(picoseconds, 1000) + Fraction(1, 2))

@@ -1,4 +1,4 @@
-"""The data that the verifier works on: codes of violations, an index of problem and plan, and the violations found so far.
+"""The data of the verifier: codes of violations, an index of problem and plan, and the violations found so far.
 
 It is written separately from the models and the simulator on purpose, so that an error in one of them shows as a difference.
 """
@@ -14,7 +14,7 @@ from stowplan import verification
 from stowplan.models.memory_mapping.plan import Copy, Plan, Residency
 from stowplan.models.memory_mapping.problem import Problem
 
-#: Violations of one code beyond this many are counted, not listed.
+#: Largest number of violations of one code that are listed; further ones are only counted.
 MAX_LISTED = 100
 
 
@@ -71,11 +71,11 @@ class ViolationLog:
             self._more[code] += 1
 
     def add_unlisted(self, code: Reason, count: int) -> None:
-        """Count violations without listing them."""
+        """Count further violations of a code without listing them."""
         self._more[code] += count
 
     def violations(self) -> Iterator[Violation]:
-        """The listed violations by code, each list followed by an entry that says how many more there are, if there are."""
+        """The listed violations, code by code. If a code has more, an entry after its list says how many."""
         for code, listed in self._listed.items():
             yield from listed
             if self._more[code]:
@@ -83,17 +83,19 @@ class ViolationLog:
 
 
 class Ranges:
-    """Byte ranges that are in memory now. It counts the ranges that overlap a given one without visiting each."""
+    """A collection of byte ranges. It counts the ranges that overlap a given one without visiting each of them."""
 
     def __init__(self) -> None:
         self._lows: list[int] = []
         self._highs: list[int] = []
 
     def add(self, low: int, high: int) -> None:
+        """Add the range ``[low, high)``; the same range may be added several times."""
         insort(self._lows, low)
         insort(self._highs, high)
 
     def remove(self, low: int, high: int) -> None:
+        """Remove the range ``[low, high)``, which must have been added."""
         del self._lows[bisect_left(self._lows, low)]
         del self._highs[bisect_left(self._highs, high)]
 
@@ -122,12 +124,15 @@ class Audit:
         self.horizon = len(problem.steps)
         tensors = range(len(problem.tensors))
         self.use_tensor: list[int] = []
+        """[uses] tensor of each use."""
         self.use_step: list[int] = []
+        """[uses] step of each use."""
         self.first_use: list[int] = []
         """[steps] number of the first use of each step."""
         self.reads: list[dict[int, int]] = [{} for _ in tensors]
         """For each tensor, the steps that read it, each with the number of that use."""
         self.writes: list[dict[int, int]] = [{} for _ in tensors]
+        """For each tensor, the steps that write it, each with the number of that use."""
         for index, step in enumerate(problem.steps):
             self.first_use.append(len(self.use_tensor))
             for use in step.uses:
@@ -135,6 +140,7 @@ class Audit:
                 self.use_tensor.append(use.tensor)
                 self.use_step.append(index)
         self.fast = [False] * len(self.use_tensor)
+        """[uses] whether the plan serves the use from fast memory."""
         for number in plan.fast_uses:
             if 0 <= number < len(self.fast):
                 self.fast[number] = True
@@ -158,14 +164,15 @@ class Audit:
         self.copy_ins: defaultdict[tuple[int, int], list[int]] = defaultdict(list)
         """Numbers of copies of whole tensors into fast memory, by tensor and start."""
         self.slices: defaultdict[int, list[int]] = defaultdict(list)
-        """For each residency, the numbers of slices of its tensor that are copied into fast memory while it lasts."""
+        """For each residency, the numbers of the slices of its tensor that are queued for a copy-in while it lasts."""
         self.ending: dict[tuple[int, int], int] = {}
         """Number of a residency by tensor and end; if there are several, one of them."""
         self._homes: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
         for number, residency in sorted(self.residencies.items(), key=lambda item: item[1].start):
             self.starting[residency.tensor, residency.start].append(number)
             self.ending[residency.tensor, residency.end] = number
-            # If any residency that has started covers a later step, the one of them that ends last does.
+            # For each start, keep the residency that has started by then and ends last: if any of them covers a later step,
+            # this one does.
             homes = self._homes[residency.tensor]
             if homes and self.residencies[homes[-1][1]].end > residency.end:
                 homes.append((residency.start, homes[-1][1]))
@@ -195,7 +202,7 @@ class Audit:
         return number if step < self.residencies[number].end else None
 
     def freed_by(self, copy: Copy) -> int | None:
-        """The residency whose bytes a copy-out frees between two steps: it ends where the copy has its empty window."""
+        """The residency whose bytes a copy-out frees between two steps: it ends at the boundary of the copy's empty window."""
         if self.problem.evictions != "between_steps" or copy.direction != "out" or copy.start != copy.end:
             return None
         return self.ending.get((copy.tensor, copy.end))
@@ -227,8 +234,10 @@ class Audit:
         return is_partition and min(copy.start for copy in copies) == item.start
 
     def boxes(self, number: int) -> list[tuple[int, int, int]]:
-        """The bytes that residency ``number`` occupies until it ends, as (first step, low byte, high byte); one entry for each
-        slice."""
+        """The bytes that residency ``number`` occupies until it ends, as (first step, low byte, high byte).
+
+        There is one entry, or one for each slice if slices fill the residency.
+        """
         item = self.residencies[number]
         slices = self.slices.get(number, []) if self.problem.prefetches == "sliced" else []
         parts = [(self.copies[copy].start, part) for copy in slices if (part := self.copies[copy].part) is not None]
@@ -247,7 +256,7 @@ class Audit:
         return item.offset, item.offset + self.problem.tensors[item.tensor].size
 
     def loops_crossing(self, boundary: int) -> list[int]:
-        """Loops with the boundary strictly inside."""
+        """The loops that have the boundary strictly inside."""
         if boundary >= self.horizon:
             return []
         return [loop for loop in self.loops_around[boundary] if self.problem.loops[loop].start < boundary]
@@ -296,13 +305,13 @@ class Audit:
 
 
 def _loops_around(problem: Problem) -> list[tuple[int, ...]]:
-    """[steps] the loops that contain each step."""
+    """For each step, the loops that contain it."""
     starting: defaultdict[int, list[int]] = defaultdict(list)
     for number, loop in enumerate(problem.loops):
         starting[loop.start].append(number)
     around: list[tuple[int, ...]] = []
-    now: tuple[int, ...] = ()
+    open_loops: tuple[int, ...] = ()
     for step in range(len(problem.steps)):
-        now = (*(loop for loop in now if step < problem.loops[loop].end), *starting.get(step, ()))
-        around.append(now)
+        open_loops = (*(loop for loop in open_loops if step < problem.loops[loop].end), *starting.get(step, ()))
+        around.append(open_loops)
     return around

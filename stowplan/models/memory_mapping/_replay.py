@@ -1,6 +1,8 @@
 """The copy engine of the verifier: computes a plan's objective, and which of its copies are late.
 
-It is written separately from the simulator on purpose, so that an error in one of them shows as a difference.
+The copy engine makes the copies of the plan in their order while the steps run
+(``docs/reference/memory-mapping.md``). This code is written separately from the simulator on purpose, so that an error in one
+of them shows as a difference.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ def duration_ps(audit: Audit, copy: Copy) -> int:
     full_ps = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
     if copy.part is None:
         return full_ps
-    # Both ends of the part are rounded, so that all slices together take as long as the whole copy.
+    # The times of both borders of the part are rounded, so that all slices together take as long as the whole copy.
     before, through = (full_ps * border // tensor.size for border in copy.part)
     return through - before
 
 
 def _latency_ps(step: Step, fast: list[bool]) -> int:
-    """Latency in ps of one run of a step: the entry of its table, or the largest of its pieces."""
+    """Latency in ps of one run of a step with these fast uses: the entry of its table, or the largest of its pieces."""
     if step.table is not None:
         row = 0
         for bit, use in enumerate(step.table.uses):
@@ -44,19 +46,23 @@ def _latency_ps(step: Step, fast: list[bool]) -> int:
 
 
 def _floor_ps(step: Step) -> int:
+    """Lower bound in ps on the latency of one run of a step, over all choices of fast uses."""
     if step.table is not None:
         return min(step.table.latency_ps)
     return max(piece.base_ps + sum(map(min, piece.slow_ps, piece.fast_ps)) for piece in step.pieces)
 
 
 def objective_ps(audit: Audit) -> tuple[int | None, int | None]:
-    """The objective and the stalls in ps; both None if the plan is too malformed. Reports copies that are late."""
+    """The objective and the sum of all stalls in ps; both None if the plan is too malformed to simulate.
+
+    If stalls are forbidden, copies that are late are reported as violations.
+    """
     problem = audit.problem
     copies = list(audit.copies.values())
-    playable = audit.copies_well_formed and all(one.start <= two.start for one, two in pairwise(copies))
-    if problem.stalls == "forbidden" and playable:
+    is_playable = audit.copies_well_formed and all(one.start <= two.start for one, two in pairwise(copies))
+    if problem.stalls == "forbidden" and is_playable:
         _check_supply(audit)
-    if not playable or any(not 0 <= use < len(audit.fast) for use in audit.plan.fast_uses):
+    if not is_playable or any(not 0 <= use < len(audit.fast) for use in audit.plan.fast_uses):
         return None, None
     running = [
         step.weight * _latency_ps(step, audit.fast[first : first + len(step.uses)])
@@ -67,12 +73,15 @@ def objective_ps(audit: Audit) -> tuple[int | None, int | None]:
 
 
 def _idle_engines(audit: Audit) -> list[int]:
-    """A heap of the times in ps at which the channels become free; there are no more entries than copies."""
+    """A heap of the times in ps at which the channels become free; channels beyond the number of copies are left out."""
     return [0] * max(1, min(audit.problem.channels, len(audit.copies)))
 
 
 def _check_supply(audit: Audit) -> None:
-    """Check the copies against the least latencies of the steps, without waiting: the paper's equation 6, as a queue."""
+    """Report the copies that are late if steps take their least latencies and never wait.
+
+    It is equation 6 of Wang et al. (2023), with copies in a queue.
+    """
     clock = [0, *accumulate(step.weight * _floor_ps(step) for step in audit.problem.steps)]
     free = _idle_engines(audit)
     for number, copy in audit.copies.items():
@@ -90,7 +99,7 @@ def _play(audit: Audit, running_ps: list[int]) -> int:
         queued[copy.start].append(copy)
     free = _idle_engines(audit)
     needed_by: defaultdict[int, int] = defaultdict(int)
-    """By boundary, the time at which the last copy that it waits for is complete."""
+    """For each boundary, the time at which the last copy that it waits for is complete."""
     now = 0
     for boundary in range(audit.horizon + 1):
         # Wait for copies that were queued before, then queue those of this boundary, then wait for those that end here.

@@ -1,8 +1,9 @@
 """The sequence of accesses of each tensor, and the boundaries at which its residencies and copies may begin and end.
 
-A tensor has one *access* for each step that uses it, and *gaps* between the accesses. Gap ``j`` is the time before access
-``j``, and the last gap comes after the last access, so a tensor with ``k`` accesses has ``k + 1`` gaps. Every decision of
-memory mapping is made at an access (serve it from fast memory or not) or in a gap (stay resident, leave, copy in, copy out).
+Exact models, heuristics and hints of memory mapping use these sequences. A tensor has one *access* for each step that uses it,
+and *gaps* between the accesses. Gap ``j`` is the time before access ``j``, and the last gap comes after the last access, so a
+tensor with ``k`` accesses has ``k + 1`` gaps. Every decision of memory mapping is made at an access (serve it from fast memory
+or not) or in a gap (stay resident, leave, copy in, copy out).
 
 Loops and asynchronous operations restrict boundaries (rules ``loop_partial`` and ``in_flight`` of
 ``docs/reference/memory-mapping.md``):
@@ -30,13 +31,14 @@ IntArray = npt.NDArray[np.int64]
 
 
 class Access(msgspec.Struct, frozen=True, gc=False):
-    """One step that touches a tensor."""
+    """One step that uses a tensor: that reads it, writes it, or updates it in place."""
 
     step: int
+    """Number of the step."""
     read: int | None
-    """Number of the reading use in the program's sequence of uses."""
+    """Number of the reading use in the program's sequence of uses; None if the step does not read the tensor."""
     write: int | None
-    """Number of the writing use; a step with both updates the tensor in place."""
+    """Number of the writing use; None if the step does not write the tensor."""
 
     @property
     def is_pure_write(self) -> bool:
@@ -45,12 +47,12 @@ class Access(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def uses(self) -> tuple[int, ...]:
-        """Numbers of its one or two uses."""
+        """Numbers of the one or two uses."""
         return tuple(use for use in (self.read, self.write) if use is not None)
 
 
 class Boundaries:
-    """Which of the boundaries ``0 … T`` are free, that is, not strictly inside one of the given loops.
+    """The boundaries ``0 … T`` that are *free*, that is, not strictly inside one of the given loops.
 
     ``free[t]`` says whether boundary ``t`` is free, ``next[t]`` is the first free boundary ``>= t``, and ``prev[t]`` is the
     last one ``<= t``. All arrays have shape ``[T + 1]``.
@@ -73,15 +75,21 @@ class TensorAccesses:
     """Accesses of one tensor in step order, and the boundaries at which its residencies may begin and end."""
 
     tensor: int
+    """Number of the tensor."""
     size: int
+    """Size of the tensor in bytes."""
     accesses: tuple[Access, ...]
+    """The accesses in step order."""
     is_input: bool
+    """Whether slow memory holds the tensor's content before the program starts."""
     is_output: bool
+    """Whether slow memory must hold the tensor's content when the program ends."""
     may_copy: bool
-    """False for a tensor internal to a loop."""
+    """Whether the tensor may be copied; false for a tensor internal to a loop."""
     uniform: bool
     """Whether all uses must be fast or all slow (``alias_rule="uniform"``, and the tensor has several members)."""
     horizon: int
+    """Number of steps of the program."""
     residency: Boundaries
     """Free boundaries for this tensor's residencies."""
     copy: Boundaries
@@ -90,6 +98,7 @@ class TensorAccesses:
     """Asynchronous operations that use this tensor."""
 
     def __len__(self) -> int:
+        """The number of accesses."""
         return len(self.accesses)
 
     @cached_property
@@ -105,33 +114,40 @@ class TensorAccesses:
         return tuple(result)
 
     def gap(self, j: int) -> tuple[int, int]:
-        """First and last boundary of gap ``j``: right after access ``j - 1``, right before access ``j``; both inclusive."""
+        """The first boundary of gap ``j``, right after access ``j - 1``, and the last one, right before access ``j``."""
         first = self.accesses[j - 1].step + 1 if j else 0
         last = self.accesses[j].step if j < len(self.accesses) else self.horizon
         return first, last
 
     def is_glued(self, j: int) -> bool:
-        """Whether the tensor must be resident at both accesses around gap ``j`` or at neither, as no boundary there is free."""
+        """Whether the tensor must be resident at both accesses around gap ``j`` or at neither of them.
+
+        This is so if no boundary of the gap is free, or if an asynchronous operation uses the tensor during the gap.
+        """
         first, last = self.gap(j)
         is_held = any(use.start < first and last < use.end for use in self.in_flight)
         return 0 < j < len(self.accesses) and (is_held or int(self.residency.next[first]) > last)
 
     def released(self, boundary: int) -> int:
-        """First boundary for copies after the last asynchronous operation that used the tensor before a boundary; or 0."""
+        """The first boundary at which a copy may start after the asynchronous operations that use the tensor and end by
+        ``boundary``; 0 if there are none."""
         return int(self.copy.next[max((use.end for use in self.in_flight if use.end <= boundary), default=0)])
 
     def may_begin_by_write(self, j: int) -> bool:
-        """Whether a residency may begin with access ``j`` itself, as it is a pure write at a boundary free for this tensor."""
+        """Whether a residency may begin with access ``j`` without a copy: the access is a pure write at a free boundary."""
         access = self.accesses[j]
         return access.is_pure_write and bool(self.residency.free[access.step]) and not self.is_glued(j)
 
     def is_dead(self, j: int) -> bool:
-        """Whether staying resident throughout gap ``j`` is useless: the tensor is not used again, or is overwritten next."""
+        """Whether it is useless to stay resident throughout gap ``j``.
+
+        This is so after the last access, and if access ``j`` overwrites the tensor and can begin a residency itself.
+        """
         return j == len(self.accesses) or self.may_begin_by_write(j)
 
     def is_tied(self, j: int) -> bool:
-        """Whether access ``j`` must be served from the same memory as others, by the rule of a loop or of an asynchronous
-        use."""
+        """Whether access ``j`` must be served from the same memory as other accesses, because of a loop that writes the tensor
+        or of an asynchronous operation."""
         first, last = j, j
         while self.is_glued(first):
             first -= 1
@@ -142,7 +158,7 @@ class TensorAccesses:
         return first < last and any(access.write is not None for access in self.accesses[first : last + 1])
 
     def version_start(self, j: int) -> int:
-        """First boundary at which the content that the tensor has in gap ``j`` exists: right after its last write, or 0."""
+        """The first boundary at which the content of gap ``j`` exists: right after the last write before the gap, or 0."""
         write = self.last_write[j]
         return self.accesses[write].step + 1 if write >= 0 else 0
 
@@ -153,8 +169,8 @@ class TensorAccesses:
     def copy_in_window(self, j: int, *, in_flight: bool = False) -> tuple[int, int] | None:
         """Earliest start and latest end of a copy-in that ends in gap ``j``, or None if there can be no such copy.
 
-        Without ``in_flight`` the copy also starts in the gap. With it, the copy starts before access ``j - 1``, which is then a
-        read that is served from slow memory; it may start as early as right after the content was written.
+        Without ``in_flight``, the copy also starts in the gap. With it, the copy starts before access ``j - 1``, which is then
+        a read that is served from slow memory. Such a copy may start right after the content was written.
         """
         if not self.may_copy or j == len(self.accesses) or self.is_dead(j) or self.is_glued(j):
             return None
@@ -170,7 +186,8 @@ class TensorAccesses:
         return (start, end) if start <= end else None
 
     def copy_out_window(self, j: int) -> tuple[int, int] | None:
-        """Earliest start and latest end of a copy-out of the content in gap ``j`` that is complete before access ``j``."""
+        """Earliest start and latest end of a copy-out of the content in gap ``j`` that is complete before access ``j``; None if
+        there can be no such copy."""
         if not self.may_copy:
             return None
         start = int(self.copy.next[self.version_start(j)])
@@ -179,7 +196,7 @@ class TensorAccesses:
 
 
 def accesses_of(problem: Problem) -> list[list[Access]]:
-    """Accesses of every tensor of the problem, in the order of ``problem.tensors``, each in step order."""
+    """The accesses of every tensor of the problem in step order, ``[tensors][accesses]``."""
     accesses: list[list[Access]] = [[] for _ in problem.tensors]
     number = 0
     for index, step in enumerate(problem.steps):
@@ -194,12 +211,12 @@ def accesses_of(problem: Problem) -> list[list[Access]]:
 
 
 def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
-    """Access sequence of every tensor of the problem, in the order of ``problem.tensors``."""
+    """The access sequence of every tensor of the problem, in the order of ``problem.tensors``."""
     by_tensor = accesses_of(problem)
     inner: list[int] = internal_loops(problem).tolist()
     in_flight: dict[int, list[InFlight]] = {}
-    for held in problem.in_flight:
-        in_flight.setdefault(held.tensor, []).append(held)
+    for entry in problem.in_flight:
+        in_flight.setdefault(entry.tensor, []).append(entry)
     residency = {loop: residency_boundaries(problem, loop) for loop in {*inner}}
     copy = Boundaries(problem.horizon, problem.loops)
     return tuple(
@@ -221,7 +238,7 @@ def access_sequences(problem: Problem) -> tuple[TensorAccesses, ...]:
 
 
 def internal_loops(problem: Problem) -> IntArray:
-    """[tensors] index in ``problem.loops`` of the innermost loop that each tensor is internal to; -1 for none."""
+    """For each tensor, the index in ``problem.loops`` of the innermost loop that it is internal to, or -1; ``[tensors]``."""
     count = len(problem.tensors)
     first, last = np.full(count, problem.horizon), np.full(count, -1)
     of, step = np.array(problem.tensor_of_use, np.int64), np.array(problem.step_of_use, np.int64)
@@ -236,9 +253,9 @@ def internal_loops(problem: Problem) -> IntArray:
 
 
 def residency_boundaries(problem: Problem, internal_to: int) -> Boundaries:
-    """Free boundaries for residencies of tensors that are internal to this loop (-1: to none).
+    """The free boundaries for residencies of tensors that are internal to the loop with this index (-1: to no loop).
 
-    The loop itself and the loops around it do not restrict them.
+    The loop itself and the loops around it do not restrict such residencies.
     """
     if internal_to < 0:
         return Boundaries(problem.horizon, problem.loops)

@@ -3,8 +3,8 @@
 The rules are in ``docs/reference/memory-mapping.md``. The verifier, the simulator and the compiled replay of local search have
 separate implementations of the copy engine, so that an error in one of them shows as a difference.
 
-This module also turns plans with sliced prefetches into plans with whole copies (:func:`with_whole_copies`), for models that
-cannot represent slices, and has an index of a plan with its times (:class:`PlanTimeline`), which neighbourhoods query.
+:func:`with_whole_copies` turns plans with sliced prefetches into plans with whole copies, for models that cannot represent
+slices. :class:`PlanTimeline` is an index of a plan with its times, from which neighbourhoods of local search are built.
 """
 
 from __future__ import annotations
@@ -32,19 +32,21 @@ class CopyWindow:
     """
 
     start: int
+    """Boundary at which the copy is queued."""
     end: int
-    """Boundary at which it must be complete; T + 1 if no step of this program waits for it."""
+    """Boundary at which the copy must be complete; T + 1 if no step of this program waits for it."""
     duration_ps: int
+    """Duration on an idle channel."""
     queued_after_ps: int = 0
-    """Time from leaving boundary ``start`` until it is queued, if that is inside a merged step."""
+    """Time from leaving boundary ``start`` until the copy is queued, if that is inside a merged step."""
     due_after_ps: int = 0
-    """Time from leaving boundary ``end`` until it must be complete, if that is inside a merged step."""
+    """Time from leaving boundary ``end`` until the copy must be complete, if that is inside a merged step."""
     queue: int = 0
-    """Number of the queue that it belongs to."""
+    """Number of the queue that the copy belongs to."""
 
 
 def copy_window(problem: Problem, copy: Copy) -> CopyWindow:
-    """The copy of a plan in the form that the copy engine takes."""
+    """The copy of a plan in the form that :func:`play` takes."""
     tensor = problem.tensors[copy.tensor]
     duration = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
     if copy.part is not None:
@@ -55,7 +57,7 @@ def copy_window(problem: Problem, copy: Copy) -> CopyWindow:
 
 @dataclass(frozen=True)
 class Moments:
-    """The times, in ps, at which copies begin and boundaries are passed."""
+    """The times in ps at which copies begin, and at which the program reaches, opens and leaves each boundary."""
 
     begin: tuple[int, ...]
     """Time at which each copy begins, in queue order."""
@@ -88,8 +90,8 @@ def play(
     step_ps
         Duration of every step.
     waits
-        Whether boundaries wait for the copies that must be complete there. If not, the caller has to check that every copy is
-        complete in time.
+        Whether the program waits at boundaries for the copies that must be complete there. If not, the caller has to check that
+        every copy is complete in time.
     channels
         Number of channels of each queue.
     queues
@@ -101,7 +103,7 @@ def play(
     free_ps
         Time from which the channels are free.
     due_ps
-        Boundaries that also wait for other copies, with the times at which these are complete.
+        Boundaries at which the program also waits for other copies, with the times at which these are complete.
 
     Returns
     -------
@@ -146,7 +148,10 @@ def step_durations(problem: Problem, fast: Sequence[bool]) -> list[int]:
 
 
 def slices_of(plan: Plan) -> dict[tuple[int, int], list[int]]:
-    """Indices, in a valid plan's list of copies, of the slices of each residency, by its tensor and start."""
+    """For each residency that is filled by slices, the indices of the slices in a valid plan's list of copies.
+
+    A residency is given by its tensor and its start.
+    """
     slices: dict[tuple[int, int], list[int]] = {}
     starts: defaultdict[int, list[int]] = defaultdict(list)
     sliced = [(place, copy) for place, copy in enumerate(plan.copies) if copy.part is not None]
@@ -164,26 +169,26 @@ def slices_of(plan: Plan) -> dict[tuple[int, int], list[int]]:
 def with_whole_copies(problem: Problem, plan: Plan) -> Plan:
     """Replace the slices of each prefetch in a valid plan by one whole copy, which starts when the last slice did.
 
-    From then on, all bytes of the residency are free for it. If stalls are allowed, the new plan is valid, but may be slower.
-    Otherwise a copy may turn out to be late.
+    From then on, the given plan has all bytes of the residency reserved. If stalls are allowed, the new plan is valid, but it
+    may be slower. Otherwise a copy may be late, so that the plan is not valid.
     """
     slices = slices_of(plan)
     if not slices:
         return plan
     merged: dict[int, Copy] = {}
-    gone: set[int] = set()
-    moved: dict[tuple[int, int], int] = {}
+    removed: set[int] = set()
+    new_start_of: dict[tuple[int, int], int] = {}
     for (tensor, start), places in slices.items():
         last = max(places)
-        gone.update(places)
-        moved[tensor, start] = plan.copies[last].start
+        removed.update(places)
+        new_start_of[tensor, start] = plan.copies[last].start
         if _overwrites(problem, plan.copies[last].start, tensor):
             continue  # No step reads the copied content, so no copy is needed.
         merged[last] = Copy(tensor, "in", plan.copies[last].start, max(plan.copies[place].end for place in places))
-    copies = [merged.get(place, copy) for place, copy in enumerate(plan.copies) if place in merged or place not in gone]
+    copies = [merged.get(place, copy) for place, copy in enumerate(plan.copies) if place in merged or place not in removed]
 
     def later(residency: Residency) -> Residency:
-        return replace(residency, start=moved.get((residency.tensor, residency.start), residency.start))
+        return replace(residency, start=new_start_of.get((residency.tensor, residency.start), residency.start))
 
     fast = set(plan.fast_uses)
     durations = step_durations(problem, [use in fast for use in range(problem.use_count)])
@@ -201,15 +206,16 @@ def _overwrites(problem: Problem, step: int, tensor: int) -> bool:
 
 
 class ProblemFacts:
-    """Facts about a problem that do not depend on a plan, computed once."""
+    """Facts about a problem that do not depend on a plan. They are computed once for many timelines."""
 
     def __init__(self, problem: Problem):
         self.problem = problem
         self.sequences: tuple[TensorAccesses, ...] = access_sequences(problem)
         savings = Savings(problem)
         self.is_candidate = [savings.is_candidate(sequence) for sequence in self.sequences]
-        """[tensors] whether it may be worth having the tensor in fast memory."""
+        """[tensors] whether some step could become faster by having the tensor in fast memory."""
         self.units = [-(-tensor.size // problem.alignment) for tensor in problem.tensors]
+        """[tensors] size in units of the alignment, rounded up."""
 
 
 class PlanTimeline:
@@ -218,7 +224,7 @@ class PlanTimeline:
     Parameters
     ----------
     before
-        The timeline of a similar plan, from which the durations of unchanged steps are taken; None for none.
+        The timeline of a similar plan, from which the durations of unchanged steps are taken; None to compute all of them.
 
     Attributes
     ----------
@@ -227,7 +233,8 @@ class PlanTimeline:
     durations : list of int, one for each step
         Duration of all runs of the step, in ps.
     moments
-        The times of copies and boundaries: with stalls if they are allowed, otherwise with the least latencies of the steps.
+        The times of copies and boundaries. If stalls are allowed, the program waits for copies; otherwise the steps take their
+        least latencies.
     """
 
     def __init__(self, facts: ProblemFacts, plan: Plan, before: PlanTimeline | None = None):
@@ -260,7 +267,7 @@ class PlanTimeline:
         return self.moments.begin[place] + self.windows[place].duration_ps
 
     def _changed_durations(self, before: PlanTimeline) -> list[int]:
-        """Durations of the steps: those of a similar plan, recomputed where fast uses differ."""
+        """The durations of the steps: those of a similar plan, recomputed for the steps whose fast uses differ."""
         problem, first_use = self.facts.problem, self.facts.problem.first_use
         durations = list(before.durations)
         changed = np.flatnonzero(np.array(self.fast) != np.array(before.fast))
@@ -270,7 +277,7 @@ class PlanTimeline:
         return durations
 
     def leaves_at(self, tensor: int, boundary: int) -> bool:
-        """Whether a residency of the tensor ends at the boundary with a copy-out that has an empty window there."""
+        """Whether a residency of the tensor ends at the boundary and a copy-out of the tensor has an empty window there."""
         return any(copy.direction == "out" and copy.start == copy.end == boundary for _, copy in self.copies[tensor]) and any(
             residency.end == boundary for residency in self.residencies[tensor]
         )

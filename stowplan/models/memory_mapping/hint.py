@@ -1,13 +1,14 @@
 """Hints for memory mapping, and the transfer of hints and plans from an earlier version of a program to the current one.
 
-A hint has two or three values for each access of each tensor. ``fast`` says whether the access is served from fast memory,
-``keep`` whether the tensor stays there until its next access, and the optional ``place`` at which offset, as a fraction of the
-capacity. Accesses are those of :mod:`~stowplan.models.memory_mapping.accesses`, ordered by tensor and then by step.
+A hint has two or three values for each access, that is, for each pair of a tensor and a step that uses it. ``fast`` says
+whether the access is served from fast memory, and ``keep`` whether the tensor stays there until its next access. The optional
+``place`` is the tensor's offset as a fraction of the capacity. Accesses are those of
+:mod:`~stowplan.models.memory_mapping.accesses`, ordered by tensor and then by step.
 
 *Transfer between versions.* Most steps of an earlier version are recognized by the tensors that they use and by the steps
 around them (:mod:`stowplan.models.hint`). A change may alter steps throughout the program; another update rule, for example,
-is fused with every gradient. Steps that are left are matched by their position between recognized steps if most of their bytes
-agree. The boundaries of a plan move with the matched steps. The result need not be valid, so the verifier checks it, and
+is fused with every gradient. The unmatched steps are then matched by their position between recognized steps if most of their
+bytes agree. The boundaries of a plan move with the matched steps. The result need not be valid, so the verifier checks it, and
 tensors that break rules are moved back to slow memory until the plan is valid. Values of a hint without a counterpart get
 confidence 0.
 """
@@ -40,14 +41,15 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency, by_tensor
 from stowplan.models.memory_mapping.problem import Problem, Step
 from stowplan.models.memory_mapping.verify import Reason, Violation, verify
 
+#: Names of the lists of values in a hint.
 FAST, KEEP, PLACE = "fast", "keep", "place"
 
-#: Names of values that a hint may omit.
+#: Names of the lists that a hint may omit.
 OPTIONAL = (PLACE,)
 
 
 def counts(problem: Problem) -> dict[str, int]:
-    """Number of values of each name in a hint: one for each access, that is, each pair of a step and a tensor that it uses."""
+    """The number of values that a hint has under each name: one for each access."""
     return dict.fromkeys((FAST, KEEP, PLACE), sum(map(len, accesses_of(problem))))
 
 
@@ -61,13 +63,13 @@ def hint(
     plan: Plan | None = None,
     source: str = "",
 ) -> Hint:
-    """A hint for a problem with these values, each of shape ``[accesses]``. An empty ``place`` is omitted."""
+    """Build a hint for a problem from lists of values, each of shape ``[accesses]``; an empty ``place`` is omitted."""
     values = {FAST: fast, KEEP: keep} | ({PLACE: place} if place else {})
     return of_values(problem, values, confidence=confidence, plan=plan, source=source)
 
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
-    """A hint that contains a plan and the values that correspond to it.
+    """Build a hint that contains a plan and the values that correspond to it.
 
     Parameters
     ----------
@@ -78,38 +80,40 @@ def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
     source
         Name of the origin of the plan, for people.
     """
-    served = {*plan.fast_uses}
-    stays = by_tensor(plan.residencies)
+    fast_numbers = {*plan.fast_uses}
+    residencies_of = by_tensor(plan.residencies)
     fast: list[float] = []
     keep: list[float] = []
     place: list[float] = []
     for sequence in access_sequences(problem):
-        lives = stays.get(sequence.tensor, [])
+        tensor_residencies = residencies_of.get(sequence.tensor, [])
         for number, access in enumerate(sequence.accesses):
-            fast.append(float(all(use in served for use in access.uses)))
-            keep.append(float(_stays(sequence, number, lives)))
-            life_at_access = next((life for life in lives if life.start <= access.step < life.end), None)
-            place.append(0.0 if life_at_access is None else life_at_access.offset / max(1, problem.capacity))
+            fast.append(float(all(use in fast_numbers for use in access.uses)))
+            keep.append(float(_stays(sequence, number, tensor_residencies)))
+            residency_at_access = next(
+                (residency for residency in tensor_residencies if residency.start <= access.step < residency.end), None
+            )
+            place.append(0.0 if residency_at_access is None else residency_at_access.offset / max(1, problem.capacity))
     return hint(problem, fast, keep, place=place, plan=plan, source=source)
 
 
-def _stays(sequence: TensorAccesses, number: int, lives: Sequence[Residency]) -> bool:
+def _stays(sequence: TensorAccesses, number: int, residencies: Sequence[Residency]) -> bool:
     """Whether one residency covers both an access and the next one."""
     if number + 1 == len(sequence):
         return False
     first, last = sequence.accesses[number].step, sequence.accesses[number + 1].step
-    return any(life.start <= first and last < life.end for life in lives)
+    return any(residency.start <= first and last < residency.end for residency in residencies)
 
 
 #: Description of a step without its name: its opcode, and (size, whether it is written) for each use.
 Signature = tuple[str, tuple[tuple[int, bool], ...]]
 
-#: Fraction of the bytes of two steps that must agree in size and role so that they may be matched by position.
+#: Fraction of the bytes of two steps that must be in uses of equal size and role, so that the steps can be matched by position.
 ALIKE = 0.5
 
 
 def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
-    """For each step of a problem the step of an earlier version that it corresponds to; -1 for none. Shape ``[T]``."""
+    """For each step of a problem, the step of an earlier version that it corresponds to, or -1; shape ``[T]``."""
     pairs = matched(_steps(problem), _steps(earlier))
     signatures = [[_signature(version, step) for step in version.steps] for version in (problem, earlier)]
     likeness = cache(_likeness)
@@ -117,22 +121,32 @@ def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
 
 
 def paired_uses(problem: Problem, step: int, earlier: Problem, before: int) -> list[tuple[int, int]]:
-    """Pairs of corresponding uses of a step and of the matched step of an earlier version, as positions in their lists.
+    """Pair the uses of ``step`` with those of the matched step ``before`` of an earlier version.
 
-    If both steps have the same sequence of reads and writes, uses correspond by position. Otherwise the first use of some size
-    and role corresponds to the first such use of the other step, and so on.
+    If both steps have the same sequence of reads and writes, uses correspond by position. Otherwise, the first use of each size
+    and role (read or write) corresponds to the first such use of the other step, the second to the second, and so on.
+
+    Returns
+    -------
+    list of tuple
+        Positions of corresponding uses in the list of the step and in that of the matched step.
     """
-    mine, theirs = (_signature(version, version.steps[number])[1] for version, number in ((problem, step), (earlier, before)))
-    if [is_output for _, is_output in mine] == [is_output for _, is_output in theirs]:
-        return [(place, place) for place in range(len(mine))]
+    uses, earlier_uses = (
+        _signature(version, version.steps[number])[1] for version, number in ((problem, step), (earlier, before))
+    )
+    if [is_output for _, is_output in uses] == [is_output for _, is_output in earlier_uses]:
+        return [(place, place) for place in range(len(uses))]
     places: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
-    for place in reversed(range(len(theirs))):
-        places[theirs[place]].append(place)
-    return [(place, places[use].pop()) for place, use in enumerate(mine) if places[use]]
+    for place in reversed(range(len(earlier_uses))):
+        places[earlier_uses[place]].append(place)
+    return [(place, places[use].pop()) for place, use in enumerate(uses) if places[use]]
 
 
 def _steps(problem: Problem) -> Steps:
-    """The steps of a problem for matching. The sources of a step are the steps that last wrote the tensors that it uses."""
+    """The steps of a problem in the form for matching.
+
+    The sources of a step are the steps that last wrote the tensors that it uses.
+    """
     writer = [-1] * len(problem.tensors)
     sources = []
     for number, step in enumerate(problem.steps):
@@ -149,6 +163,7 @@ def _steps(problem: Problem) -> Steps:
 
 
 def _signature(problem: Problem, step: Step) -> Signature:
+    """The signature of a step of the problem."""
     return step.opcode, tuple((problem.tensors[use.tensor].size, use.is_output) for use in step.uses)
 
 
@@ -156,9 +171,9 @@ def _likeness(one: Signature, other: Signature) -> float:
     """Similarity of two steps: the fraction of the larger step's bytes in uses whose size and role both steps have."""
     if one[0] != other[0]:
         return 0.0
-    mine, theirs = Counter(one[1]), Counter(other[1])
-    most = max(sum(size * count for (size, _), count in bag.items()) for bag in (mine, theirs))
-    return sum(size * count for (size, _), count in (mine & theirs).items()) / most if most else 0.0
+    first_uses, second_uses = Counter(one[1]), Counter(other[1])
+    most = max(sum(size * count for (size, _), count in bag.items()) for bag in (first_uses, second_uses))
+    return sum(size * count for (size, _), count in (first_uses & second_uses).items()) / most if most else 0.0
 
 
 #: Largest number of verifier runs in the repair of a plan. Each lists up to a hundred violations of each rule.
@@ -175,35 +190,39 @@ def carried_plan(problem: Problem, earlier: Problem, plan: Plan, before: Sequenc
     earlier, plan
         The earlier version, and a plan that is valid for it.
     before
-        For each step of the current version the matched step of the earlier one; -1 for none. Shape ``[T]``.
+        For each step of the current version, the matched step of the earlier one, or -1; shape ``[T]``.
 
     Returns
     -------
     Plan or None
-        A valid plan with its objective; None if the remaining plan saves nothing.
+        A valid plan with its objective. It is None if no residency can be transferred, if the plan cannot be repaired within
+        :data:`ROUNDS` rounds, or if the valid plan is no better than having all tensors in slow memory.
     """
     moved = _Move(problem, earlier, before).plan(with_whole_copies(earlier, plan))
     for _ in range(ROUNDS):
         if not moved.residencies:
             return None
         verification = verify(problem, moved)
-        given_up = {
+        tensors_to_drop = {
             _tensor_to_give_up(problem, moved, violation)
             for violation in verification.violations
             if violation.code != Reason.WRONG_OBJECTIVE
         }
-        if not given_up:
+        if not tensors_to_drop:
             if verification.objective is None or verification.objective >= problem.all_slow_ps:
                 return None
             return msgspec.structs.replace(moved, objective=verification.objective)
-        if given_up == {None}:
+        if tensors_to_drop == {None}:
             return None
-        moved = _without(problem, moved, given_up)
+        moved = _without(problem, moved, tensors_to_drop)
     return None
 
 
 def _tensor_to_give_up(problem: Problem, plan: Plan, violation: Violation) -> int | None:
-    """The tensor to move to slow memory because of a violation; of two that overlap, the smaller one."""
+    """The tensor to move to slow memory because of a violation; of two that overlap, the smaller one.
+
+    It is None if the violation concerns no tensor.
+    """
     residencies = violation.concerns.get("residencies", ())
     if violation.code == Reason.OVERLAP and residencies:
         tensors = {plan.residencies[number].tensor for number in residencies}
@@ -227,6 +246,7 @@ class _Move:
     def __init__(self, problem: Problem, earlier: Problem, before: Sequence[int]):
         self._problem = problem
         self._step = {old: new for new, old in enumerate(before) if old >= 0}
+        # Matched steps that are in the same order in both versions; boundaries are moved by them.
         self._old, self._new = in_order(self._step)
         self._use: dict[int, int] = {}
         self._tensor: dict[int, int] = {}
@@ -234,14 +254,14 @@ class _Move:
         """For each tensor of the earlier version, the matched steps that use it, ascending."""
         for old, new in sorted(self._step.items()):
             for place, other in paired_uses(problem, new, earlier, old):
-                mine, theirs = problem.steps[new].uses[place], earlier.steps[old].uses[other]
-                # If one tensor has become two, or two have become one, the first matched use decides.
-                if self._tensor.setdefault(theirs.tensor, mine.tensor) == mine.tensor:
+                current_use, earlier_use = problem.steps[new].uses[place], earlier.steps[old].uses[other]
+                # If one tensor has become two, or two have become one, the first matched use decides which tensors correspond.
+                if self._tensor.setdefault(earlier_use.tensor, current_use.tensor) == current_use.tensor:
                     self._use[earlier.first_use[old] + other] = problem.first_use[new] + place
-                    self._accesses[theirs.tensor].append(old)
+                    self._accesses[earlier_use.tensor].append(old)
 
     def plan(self, plan: Plan) -> Plan:
-        """All residencies, copies and uses of a plan that have a counterpart. The result need not be valid."""
+        """Move all residencies, copies and uses of a plan that have a counterpart. The result need not be valid."""
         copies: list[tuple[int, int, Copy]] = []
         ins = {(copy.tensor, copy.start): copy for copy in plan.copies if copy.direction == "in"}
         homes: defaultdict[int, list[tuple[Residency, Residency]]] = defaultdict(list)
@@ -267,6 +287,7 @@ class _Move:
         )
 
     def _residency(self, stay: Residency, copy: Copy | None) -> Residency | None:
+        """Move a residency, which ``copy`` fills if it is not None; returns None if the residency has no counterpart."""
         used = [self._step[step] for step in self._inside(stay)]
         if not used or (copy is None and not stay.preloaded and stay.start not in self._step):
             return None
@@ -275,6 +296,7 @@ class _Move:
         return Residency(self._tensor[stay.tensor], min(start, *used), end, stay.offset, stay.preloaded)
 
     def _copy(self, copy: Copy, stay: Residency, moved: Residency) -> Copy:
+        """Move a copy of the residency ``stay``, which has become ``moved``."""
         used = [(step, self._step[step]) for step in self._inside(stay)]
         if copy.direction == "in":
             first = min((new for old, new in used if old >= copy.end), default=moved.end)
@@ -285,6 +307,7 @@ class _Move:
         return Copy(moved.tensor, "out", start, min(moved.end, max(start, self._at(copy.end))))
 
     def _inside(self, stay: Residency) -> list[int]:
+        """The matched steps of the earlier version that use the tensor during a residency."""
         steps = self._accesses[stay.tensor]
         return steps[bisect_left(steps, stay.start) : bisect_left(steps, stay.end)]
 
@@ -325,8 +348,8 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
         if before[step] >= 0 and step not in tensors:
             # If a step uses a tensor several times, the first use counts.
             pairs = paired_uses(problem, step, earlier, before[step])
-            uses, theirs = problem.steps[step].uses, earlier.steps[before[step]].uses
-            tensors[step] = {uses[place].tensor: theirs[other].tensor for place, other in reversed(pairs)}
+            uses, earlier_uses = problem.steps[step].uses, earlier.steps[before[step]].uses
+            tensors[step] = {uses[place].tensor: earlier_uses[other].tensor for place, other in reversed(pairs)}
         old = tensors.get(step, {}).get(tensor)
         numbers.append(None if old is None else number_of.get((old, before[step])))
     plan = plan_of(given)
@@ -349,5 +372,5 @@ def _accesses(problem: Problem) -> Iterator[tuple[int, int]]:
             yield tensor, access.step
 
 
-#: The values that hints for memory mapping may have.
+#: The lists of values that hints for memory mapping may have.
 VALUES = HintValues(counts, of_plan, transferred, OPTIONAL)

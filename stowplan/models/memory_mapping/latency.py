@@ -1,9 +1,10 @@
-"""Latencies of steps for linear models: simplified, and as linear lower bounds in the variables "this use is fast".
+"""Latencies of steps for exact models: simplified, and as linear lower bounds in the variables "this use is fast".
 
-The maximum of several affine pieces is bounded from below by each of them, which is exact for 0/1 values if the latency is
+The latency of a step is the maximum of several affine functions (*pieces*), or an entry of a table that has a latency for each
+subset of its uses. The maximum of pieces is bounded from below by each of them, which is exact for 0/1 values if the latency is
 minimized. A short table is bounded by its convex hull. A long table is bounded by the convex hull over some of its uses, with
-the least entry over the others, and by affine functions that lie below all entries. Tables need not be monotone: fast memory
-may make a step slower.
+the least entry over the others, and by affine functions that lie below all entries. Tables need not be monotone: a fast use may
+make a step slower.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from stowplan.models.memory_mapping.problem import Piece, Problem, Step
 if TYPE_CHECKING:
     from stowplan.models.mip.matrix import Program
 
-#: Largest number of uses whose subsets get a column each. Fewer would be less tight for tables that are far from affine, and
-#: more hardly help.
+#: Largest number of uses of a table for which the convex hull is modelled, with a column for each subset. A smaller number is
+#: less tight for tables that are far from affine, and a larger one hardly helps.
 MAX_HULL_USES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Affine:
-    """``constant + sum(gain[u] for u fast)``, in ps; ``gain`` is negative where fast memory helps."""
+    """The function ``constant + sum(gain[u] for u fast)`` of the fast uses of a step, in ps."""
 
     constant: int
+    """Value if all uses are slow."""
     gain: tuple[int, ...]
+    """Change of the value for each use that is fast; negative if fast memory helps."""
 
     def least(self) -> int:
         """Smallest value over all choices of fast uses."""
@@ -47,11 +50,14 @@ class Affine:
 
 @dataclass(frozen=True, slots=True)
 class StepLatency:
-    """Latency of one run of a step: the largest of ``pieces``, or ``table`` over ``table_uses``."""
+    """Latency of one run of a step in ps: the largest of ``pieces``, or an entry of ``table``."""
 
     pieces: tuple[Affine, ...]
+    """Affine functions of the fast uses; empty if there is a table."""
     table_uses: tuple[int, ...] = ()
+    """Positions, in the step's list of uses, of the uses that the table is about."""
     table: tuple[int, ...] = ()
+    """Latency for each subset of ``table_uses``, in the form of :class:`~stowplan.models.memory_mapping.problem.Table`."""
 
     @staticmethod
     def of(step: Step) -> StepLatency:
@@ -84,6 +90,7 @@ class StepLatency:
         )
 
     def _changes(self, use: int) -> list[int]:
+        """The changes of a table's entries when the ``use``-th use becomes fast; empty if the table is not about this use."""
         if use not in self.table_uses:
             return []
         return marginals(self.table, self.table_uses.index(use))
@@ -106,12 +113,12 @@ class StepLatency:
         return _largest(program, pieces, fast, weight)
 
     def _add_table(self, program: Program, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
-        """Add rows and columns of a latency table; returns a constant and terms whose sum is the latency."""
+        """Add rows and columns for a latency table; returns a constant and terms whose sum is a bound on the latency."""
         table = open_entries(self.table, [bool(fast[use]) for use in self.table_uses])
         columns = [fast[use] for use in self.table_uses if fast[use]]
         if len(columns) <= MAX_HULL_USES:
             return 0, _hull(program, table, columns, weight)
-        # The table has too many entries for a column each. Use affine bounds in all uses, and the hull over the most
+        # The table has too many entries to give each a column. Use affine bounds in all uses, and the hull over the most
         # important ones.
         constant, terms = _largest(program, affine_lower_bounds(table), columns, weight, table)
         bits = hull_bits(table)
@@ -138,15 +145,15 @@ class Savings:
         return self._never_loses[use]
 
     def is_candidate(self, sequence: TensorAccesses) -> bool:
-        """Whether the tensor fits into fast memory and some step could become faster by it.
+        """Whether the tensor fits into fast memory and some step could become faster by having it there.
 
-        Other tensors can stay in slow memory: no step becomes slower, and no copies and no fast memory are needed.
+        All other tensors can stay in slow memory: no step becomes slower, and they need no copies and no fast memory.
         """
         return sequence.size <= self._capacity and self._may_gain[sequence.tensor]
 
 
 def marginals(table: Sequence[int], bit: int) -> list[int]:
-    """Changes of the latency when use ``bit`` becomes fast, one for every choice of the others."""
+    """The changes of the latency when use ``bit`` of a table becomes fast, one for every choice of the other uses."""
     return [table[mask | 1 << bit] - value for mask, value in enumerate(table) if not mask >> bit & 1]
 
 
@@ -157,14 +164,14 @@ def open_entries(table: Sequence[int], is_open: Sequence[bool]) -> list[int]:
 
 
 def hull_bits(table: Sequence[int]) -> list[int]:
-    """Bits of the :data:`MAX_HULL_USES` uses that change a table most in the mean, ascending."""
+    """The bits of the :data:`MAX_HULL_USES` uses that change the entries of a table most on average, ascending."""
     bits = range(len(table).bit_length() - 1)
     order = sorted(bits, key=lambda bit: (-sum(map(abs, marginals(table, bit))), bit))
     return sorted(order[:MAX_HULL_USES])
 
 
 def least_over(table: Sequence[int], bits: Sequence[int]) -> list[int]:
-    """The table over some of its uses; each entry is the least over all choices of the others."""
+    """A table over some of the uses, given by their bits; each entry is the least over all choices of the other uses."""
     least = [max(table)] * (1 << len(bits))
     for mask, value in enumerate(table):
         at = sum(1 << place for place, bit in enumerate(bits) if mask >> bit & 1)
@@ -173,9 +180,10 @@ def least_over(table: Sequence[int], bits: Sequence[int]) -> list[int]:
 
 
 def affine_lower_bounds(table: Sequence[int]) -> list[Affine]:
-    """Three affine functions below all entries of a table of ``2**k`` latencies.
+    """Three affine functions that lie below all entries of a table of ``2**k`` latencies.
 
-    The first is exact if all uses are slow, the second if all are fast, and the third is a least-squares fit, lowered.
+    The first is exact if all uses are slow, and the second if all are fast. The third is a least-squares fit that is lowered
+    until it lies below all entries.
     """
     bits = range(len(table).bit_length() - 1)
     changes = [marginals(table, bit) for bit in bits]
@@ -192,12 +200,13 @@ def affine_lower_bounds(table: Sequence[int]) -> list[Affine]:
 
 
 def _affine(piece: Piece) -> Affine:
+    """The same function as a constant for all uses slow and the change by each fast use."""
     gains = tuple(fast - slow for slow, fast in zip(piece.slow_ps, piece.fast_ps, strict=True))
     return Affine(piece.base_ps + sum(piece.slow_ps), gains)
 
 
 def _undominated(pieces: Sequence[Affine]) -> tuple[Affine, ...]:
-    """The pieces without those that never exceed some other piece; of equal pieces the last one stays."""
+    """The pieces without those that never exceed some other piece; of equal pieces, the last one is retained."""
     undominated: list[Affine] = []
     for number, piece in enumerate(pieces):
         if all(piece.less(other).most() > 0 for other in (*undominated, *pieces[number + 1 :])):
@@ -206,7 +215,10 @@ def _undominated(pieces: Sequence[Affine]) -> tuple[Affine, ...]:
 
 
 def _hull(program: Program, table: Sequence[int], columns: Sequence[Sequence[int]], weight: int) -> list[tuple[int, int]]:
-    """Terms for ``weight`` times the table's value: a column for each entry, with which a convex combination is chosen."""
+    """Add a column for each entry of a table, which together choose a convex combination of the entries.
+
+    Returns the terms of ``weight`` times the chosen value.
+    """
     hull = [program.column(1, integer=False) for _ in table]
     program.add_row([(column, 1) for column in hull], 1, 1)
     for bit, parts in enumerate(columns):
@@ -220,22 +232,23 @@ def _largest(
 ) -> tuple[int, list[tuple[int, int]]]:
     """Add a column that is at least as large as each of the pieces, and as the least entry of a table.
 
-    Coefficients are reduced such that no single use lowers a piece below the step's least latency. For 0/1 values this changes
-    nothing, and for fractions it is tighter.
+    Coefficients are reduced such that no single use lowers a piece below the step's least latency. This changes nothing for 0/1
+    values and makes the relaxation tighter for fractions. Returns a constant of 0, and ``weight`` times the column as terms.
     """
     floor = max(0, min(table), *(piece.least() for piece in pieces))
     column = program.column(max(*table, *(piece.most() for piece in pieces)), lower=floor, integer=False)
     for piece in pieces:
-        together: dict[tuple[int, ...], int] = {}
+        gain_of: dict[tuple[int, ...], int] = {}
         for gain, parts in zip(piece.gain, fast, strict=True):
             if gain and parts:
-                together[tuple(parts)] = together.get(tuple(parts), 0) + gain
-        highest = piece.constant + sum(max(0, gain) for gain in together.values())
-        terms = [(part, -max(gain, min(0, floor - highest))) for parts, gain in together.items() for part in parts]
+                gain_of[tuple(parts)] = gain_of.get(tuple(parts), 0) + gain
+        highest = piece.constant + sum(max(0, gain) for gain in gain_of.values())
+        terms = [(part, -max(gain, min(0, floor - highest))) for parts, gain in gain_of.items() for part in parts]
         if highest > floor:
             program.add_row([(column, 1), *terms], piece.constant)
     return 0, [(column, weight)]
 
 
 def _scaled(gains: Sequence[int], fast: Sequence[Sequence[int]], weight: int) -> list[tuple[int, int]]:
+    """Terms for ``weight`` times the gains of the fast uses."""
     return [(column, weight * gain) for gain, parts in zip(gains, fast, strict=True) if gain for column in parts]

@@ -1,6 +1,6 @@
 """The plan of a memory-mapping problem: residencies, copies, and the uses that are served from fast memory.
 
-This module holds data only; the rules are in the verifier.
+A *residency* is one stay of a tensor in fast memory. This module defines the data; the verifier checks the rules.
 """
 
 from __future__ import annotations
@@ -22,26 +22,33 @@ class Residency(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fals
     """Tensor ``tensor`` occupies bytes ``[offset, offset + size)`` of fast memory during the steps ``[start, end)``."""
 
     tensor: int
+    """Number of the tensor."""
     start: int
+    """First step."""
     end: int
+    """First step after the residency."""
     offset: int
+    """Offset in bytes in fast memory."""
     preloaded: bool = False
-    """Whether it is in fast memory before the program starts, without a copy (XLA calls this a cross-program prefetch)."""
+    """Whether the tensor is in fast memory before the program starts, without a copy (XLA: cross-program prefetch)."""
 
 
 class Copy(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, gc=False):
     """A copy between slow and fast memory. It is queued at boundary ``start`` and must be complete before step ``end``."""
 
     tensor: int
+    """Number of the tensor."""
     direction: Literal["in", "out"]
-    """``in``: from slow to fast memory; ``out``: back."""
+    """``in``: from slow to fast memory; ``out``: back to slow memory."""
     start: int
+    """Boundary at which the copy is queued."""
     end: int
+    """Boundary at which the program waits until the copy is complete."""
     part: tuple[int, int] | None = None
-    """For one slice of a prefetch: the bytes ``[low, high)`` of the tensor; None for the whole tensor."""
+    """For a slice of a copy-in: the bytes ``[low, high)`` of the tensor that it copies; None for the whole tensor."""
 
     def moved(self, size: int) -> int:
-        """Number of bytes that it copies of a tensor with this size."""
+        """Number of bytes that are copied, if the tensor has this size in bytes."""
         return size if self.part is None else self.part[1] - self.part[0]
 
 
@@ -53,13 +60,15 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     objective: int = msgspec.field(name="objective_ps")
+    """Time in ps that the plan states; the verifier computes it anew."""
     residencies: tuple[Residency, ...] = ()
+    """Residencies, in any order."""
     copies: tuple[Copy, ...] = ()
     """Copies in the order in which they are queued, ascending in ``start``."""
     fast_uses: tuple[int, ...] = ()
     """Numbers of the uses that are served from fast memory, ascending."""
     program: str = ""
-    """Name of the program, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
+    """Name of the program, for people. The field ``problem`` decides which problem the plan belongs to."""
     target: str = ""
     """Name of the hardware target."""
     names: dict[int, str] = msgspec.field(default_factory=dict)
@@ -72,7 +81,7 @@ _Thing = TypeVar("_Thing", Residency, Copy)
 
 
 def by_tensor(things: Iterable[_Thing]) -> defaultdict[int, list[_Thing]]:
-    """Residencies or copies of each tensor, in their order."""
+    """Residencies or copies, grouped by tensor; within a group they keep their order."""
     grouped: defaultdict[int, list[_Thing]] = defaultdict(list)
     for thing in things:
         grouped[thing.tensor].append(thing)
@@ -84,13 +93,13 @@ _Key = tuple[int, Hashable]
 
 
 def _residencies(problem: Problem, first: Plan, second: Plan) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
-    """Pairs of residencies of two plans. Those of the same tensor that share a step are considered the same, but moved."""
+    """Pair the residencies of two plans. If two residencies of a tensor share a step, they count as one that was moved."""
     pairs = _pairs(first.residencies, second.residencies, lambda stay: stay.tensor, _by_overlap)
     return _sides(pairs, lambda stay: stay.tensor, _residency_values)
 
 
 def _copies(problem: Problem, first: Plan, second: Plan) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
-    """Pairs of copies of two plans. Those of the same tensor and direction are paired in the order of their starts."""
+    """Pair the copies of two plans. Copies with the same tensor and direction are paired in the order of their starts."""
     pairs = _pairs(first.copies, second.copies, lambda copy: (copy.tensor, copy.direction), zip_longest)
     return _sides(pairs, lambda copy: (copy.tensor, copy.direction), _copy_values)
 
@@ -102,15 +111,18 @@ def _fast_uses(problem: Problem, plan: Plan) -> dict[tuple[int, int, Use], Value
 
 
 def _use_name(problem: Problem, key: tuple[int, int, Use]) -> str:
+    """The name of a fast use: its step, whether it reads or writes, and its tensor."""
     _, step, use = key
     return f"{problem.steps[step].name} {'writes' if use.is_output else 'reads'} {problem.tensors[use.tensor].name}"
 
 
 def _residency_values(stay: Residency) -> Values:
+    """The values of a residency that are compared."""
     return {"start": stay.start, "end": stay.end, "offset": stay.offset, "preloaded": stay.preloaded}
 
 
 def _copy_values(copy: Copy) -> Values:
+    """The values of a copy that are compared."""
     part: Values = {} if copy.part is None else {"part": f"{copy.part[0]}-{copy.part[1]}"}
     return {"start": copy.start, "end": copy.end, **part}
 
@@ -121,7 +133,10 @@ def _pairs(
     group: Callable[[_Thing], Hashable],
     pair: Callable[[Sequence[_Thing], Sequence[_Thing]], Iterable[tuple[_Thing | None, _Thing | None]]],
 ) -> list[tuple[_Thing | None, _Thing | None]]:
-    """Pairs of residencies or copies of two plans: equal ones first, then, group by group, the pairs that ``pair`` chooses."""
+    """Pair residencies or copies of two plans, group by group: first those that are equal, then those that ``pair`` chooses.
+
+    An item without a counterpart is paired with None.
+    """
     groups: dict[Hashable, tuple[list[_Thing], list[_Thing]]] = {}
     for side, things in enumerate((first, second)):
         for thing in sorted(things, key=lambda thing: (thing.start, thing.end)):
@@ -138,7 +153,7 @@ def _pairs(
 
 
 def _by_overlap(first: Sequence[Residency], second: Sequence[Residency]) -> Iterator[tuple[Residency | None, Residency | None]]:
-    """Pair the residencies of one tensor that share a step. Within one plan, no two residencies of a tensor do."""
+    """Pair the residencies of one tensor that share a step. Within one plan, no two residencies of a tensor share a step."""
     before, after = list(reversed(first)), list(reversed(second))
     while before or after:
         if not after or (before and before[-1].end <= after[-1].start):
@@ -154,12 +169,13 @@ def _sides(
     what: Callable[[_Thing], Hashable],
     values: Callable[[_Thing], Values],
 ) -> tuple[dict[_Key, Values], dict[_Key, Values]]:
-    """The values of the first plan and those of the second, by the keys of the pairs."""
+    """The values of the first plan and those of the second, by key: the number of the pair, and the result of ``what``."""
     before = {(at, what(thing)): values(thing) for at, (thing, _) in enumerate(pairs) if thing is not None}
     after = {(at, what(thing)): values(thing) for at, (_, thing) in enumerate(pairs) if thing is not None}
     return before, after
 
 
+#: The decisions that :mod:`stowplan.models.decisions` compares between two plans.
 DECISIONS = (
     Decision("residency", lambda problem, key: problem.tensors[key[1]].name, paired=_residencies),
     Decision("fast use", _use_name, _fast_uses),

@@ -1,7 +1,8 @@
 """Lagrange multipliers of the memory-mapping relaxation, called *prices*, from which certificates of bounds are made.
 
-There are prices for memory during each step, for time on the copy channels, and for fast uses. By Lagrangian duality any
-nonnegative prices prove a lower bound on the objective; better prices prove a better bound.
+There are prices for memory during each step, for time on the copy channels, and for fast uses. By Lagrangian duality, any
+nonnegative prices prove a lower bound on the objective (lemma B8 of docs/reference/memory-mapping-models.md). The better the
+prices, the better the bound.
 """
 
 from __future__ import annotations
@@ -19,15 +20,17 @@ class CutPrice(msgspec.Struct, array_like=True, frozen=True):
     """The price of a rounding cut of the memory constraint at a step (lemma B4 of docs/reference/memory-mapping-models.md)."""
 
     step: int
+    """Step whose memory the cut is about."""
     rounds: tuple[tuple[int, tuple[int, ...]], ...]
-    """The roundings, one after the other: the divisor, and the tensors whose variable x was replaced by 1 - x before."""
+    """The roundings that give the cut, one after the other. Each has a divisor, and the tensors whose 0/1 variable x was
+    replaced by 1 - x before rounding."""
     price: float
     """Price in ps of one unit of the cut's right-hand side."""
 
 
 @dataclass
 class Prices:
-    """Prices in ps for a program, or for a segment of one, whose steps and uses are then counted from its own first ones."""
+    """Prices in ps for a program, or for a segment of a program. Steps and uses are counted from the first ones of either."""
 
     memory: Floats
     """[T] price of one unit of memory (as many bytes as the alignment) during each step."""
@@ -38,6 +41,7 @@ class Prices:
     preload: float = 0.0
     """Price of one preload."""
     cuts: list[CutPrice] = field(default_factory=list)
+    """Prices of rounding cuts."""
 
     @staticmethod
     def none(steps: int, uses: int) -> Prices:
@@ -45,7 +49,10 @@ class Prices:
         return Prices(np.zeros(steps), np.zeros(steps), np.zeros(uses))
 
     def add(self, other: Prices, step: int = 0, use: int = 0, factor: float = 1.0) -> None:
-        """Add a multiple of the prices of a segment, which begins at this step and this use."""
+        """Add ``factor`` times the prices of a segment that begins at this step and this use.
+
+        The price of preloads is added only for a segment at step 0, since only such a segment has preloads of the program.
+        """
         steps = slice(step, step + len(other.memory))
         self.memory[steps] += factor * other.memory
         self.channel[steps] += factor * other.channel

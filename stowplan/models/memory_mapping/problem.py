@@ -1,11 +1,12 @@
 """The memory-mapping problem: a scheduled program with latencies, on a target with fast and slow memory.
 
 The rules are in ``docs/reference/memory-mapping.md``. The problem follows "Optimizing Memory Mapping Using Deep Reinforcement
-Learning" (Wang et al. 2023), section 4.1 and appendix A. Durations are whole picoseconds (``_ps``), sizes and offsets are whole
-bytes, and ranges are half-open.
+Learning" (Wang et al. 2023; below: the paper), section 4.1 and appendix A. Durations are whole picoseconds (``_ps``), sizes and
+offsets are whole bytes, and ranges are half-open. *Boundary* ``t`` is the moment before step ``t``. A use is *fast* if it is
+served from fast memory, otherwise *slow*.
 
-:func:`sub_problem` builds a smaller problem from a part of a program. Segments whose bounds add up, neighbourhoods of local
-search and windows for training are such problems.
+:func:`sub_problem` builds a smaller problem from a part of a program. Such problems are the segments whose bounds are added up,
+the neighbourhoods of local search, and the windows on which policies are trained.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ MAX_TABLE_USES = 8
 
 T = TypeVar("T")
 
+# Values of the fields of ``Problem`` that have these names, where they are explained.
 Stalls = Literal["forbidden", "allowed"]
 AliasRule = Literal["in_place", "uniform"]
 Evictions = Literal["whole_steps", "between_steps"]
@@ -41,7 +43,7 @@ _LATER_FIELDS = {"evictions": "whole_steps", "prefetches": "whole", "in_flight":
 
 
 class Use(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
-    """One step reading or writing one tensor. Uses are numbered through the whole program, in the order of the steps."""
+    """A read or a write of one tensor by one step. Uses are numbered through the whole program, in the order of the steps."""
 
     tensor: int
     """Number of the tensor."""
@@ -58,37 +60,43 @@ class Piece(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """
 
     base_ps: int
+    """Constant part."""
     slow_ps: tuple[int, ...]
+    """Term of each use of the step if it is slow."""
     fast_ps: tuple[int, ...]
+    """Term of each use of the step if it is fast."""
 
 
 class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """The latency of a step for each subset of some of its uses.
 
-    ``latency_ps[mask]`` is the latency if exactly those ``uses[i]`` are served from fast memory for which bit ``i`` of ``mask``
-    is set. ``uses`` are positions in the step's list of uses, at most :data:`MAX_TABLE_USES`.
+    ``latency_ps[mask]`` is the latency if exactly those ``uses[i]`` are fast for which bit ``i`` of ``mask`` is set.
     """
 
     uses: tuple[int, ...]
+    """Positions in the step's list of uses, at most :data:`MAX_TABLE_USES`."""
     latency_ps: tuple[int, ...]
+    """Latency of one run in ps for each subset of ``uses``; shape ``[2 ** len(uses)]``."""
 
 
 class Step(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One instruction of the schedule. The index of a step is its logical time."""
 
     name: str
+    """Name of the instruction."""
     opcode: str
+    """Its operation, for example ``dot``."""
     weight: int
     """How often the step runs: the product of the trip counts of the loops around it."""
     uses: tuple[Use, ...]
-    """The tensors that the step reads and writes."""
+    """The reads and writes of the step, at most one of each for a tensor."""
     pieces: tuple[Piece, ...] = ()
-    """The latency of one run is the largest value of these functions, unless there is a table."""
+    """The latency of one run is the largest value of these functions; empty if the step has a table."""
     table: Table | None = None
-    """The latency of one run as a table; either pieces or a table are given."""
+    """The latency of one run as a table; None if the step has pieces."""
 
     def latency_ps(self, fast: Sequence[bool]) -> int:
-        """Latency of one run in ps; ``fast[i]`` says whether the step's i-th use is served from fast memory."""
+        """Latency of one run in ps; ``fast[i]`` says whether the step's i-th use is fast."""
         if self.table is not None:
             mask = sum(1 << bit for bit, use in enumerate(self.table.uses) if fast[use])
             return self.table.latency_ps[mask]
@@ -111,6 +119,7 @@ class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """A piece of storage. Values of the program that must share a buffer are members of the same tensor."""
 
     name: str
+    """Name of the tensor, for people."""
     size: int
     """Size in bytes as stored, including the padding of tiles."""
     copy_in_ps: int
@@ -129,8 +138,11 @@ class Loop(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """Steps ``[start, end)`` that run ``trip_count`` times."""
 
     start: int
+    """First step of the loop."""
     end: int
+    """First step after the loop."""
     trip_count: int
+    """How often the steps run in one execution of the loop."""
 
 
 class InFlight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
@@ -141,14 +153,18 @@ class InFlight(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False
     """
 
     tensor: int
+    """Number of the tensor."""
     start: int
+    """Step in which the operation starts; it uses the tensor."""
     end: int
+    """First step after the operation; step ``end - 1`` uses the tensor."""
 
 
 class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """A memory-mapping problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     name: str
+    """Name of the program, for people."""
     target: str
     """Name of the hardware target."""
     cost_model: str
@@ -156,8 +172,11 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     capacity: int
     """Size of fast memory in bytes."""
     steps: tuple[Step, ...]
+    """The steps in the order of the schedule."""
     tensors: tuple[Tensor, ...]
+    """The tensors. Their *numbers* are their positions in this tuple."""
     loops: tuple[Loop, ...] = ()
+    """Loops, each two of which are nested or disjoint."""
     alignment: int = 1
     """Offsets in fast memory are multiples of this number of bytes."""
     channels: int = 1
@@ -165,7 +184,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     max_preloads: int = 0
     """Number of program inputs that may be in fast memory before the program starts."""
     stalls: Stalls = "allowed"
-    """Whether the program may wait for copies."""
+    """Whether the program may wait for copies (``allowed``) or not (``forbidden``). Such a wait is a *stall*."""
     alias_rule: AliasRule = "in_place"
     """``uniform``: all uses of a tensor with several members are fast or none is, as in the paper. ``in_place``: only the read
     and the write of an in-place update must be in the same memory."""
@@ -173,7 +192,8 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """Whether a copy-out in an empty window keeps its bytes for one more step (``whole_steps``) or frees them between two steps
     (``between_steps``)."""
     prefetches: Prefetches = "whole"
-    """Whether a copy-in may be split into slices, each of which occupies its own bytes from its own start on (``sliced``)."""
+    """Whether a copy-in may be split into slices, each of which occupies its own bytes from its own start on (``sliced``), or
+    copies the whole tensor at once (``whole``)."""
     in_flight: tuple[InFlight, ...] = ()
     """Tensors that asynchronous operations use; empty if every operation ends before the next step begins."""
     notes: tuple[str, ...] = ()
@@ -201,7 +221,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def first_use(self) -> tuple[int, ...]:
-        """Number of the first use of each step, followed by the number of uses; shape ``[T + 1]``."""
+        """Number of the first use of each step, followed by the number of all uses; shape ``[T + 1]``."""
         return (0, *accumulate(len(step.uses) for step in self.steps))
 
     @property
@@ -245,7 +265,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @property
     def floor_ps(self) -> int:
-        """Lower bound on the objective: the total latency if every step had its best choice of fast uses.
+        """Lower bound on the objective: the sum of the least latencies of all steps, each over all choices of its fast uses.
 
         It equals :attr:`all_fast_ps` if fast memory never makes a step slower.
         """
@@ -254,8 +274,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     def normalised_return(self, objective_ps: int) -> float:
         """The return of a plan, ``R = (all_slow_ps - objective_ps) / (all_slow_ps - floor_ps)``; 1.0 if nothing can be gained.
 
-        The paper has the latency with all uses fast in place of ``floor_ps``. Both are equal if fast memory never makes a step
-        slower. Otherwise all fast may take longer than all slow, and R would have the wrong sign.
+        The paper uses the latency with all uses fast in place of ``floor_ps``. Both are equal if fast memory never makes a step
+        slower. Otherwise, the program may be slower with all uses fast than with all uses slow, and R would have the wrong
+        sign.
         """
         span = self.all_slow_ps - self.floor_ps
         return (self.all_slow_ps - objective_ps) / span if span else 1.0
@@ -275,8 +296,8 @@ def _check(problem: Problem) -> None:
     at_least("alignment", problem.alignment, 1)
     at_least("channels", problem.channels, 1)
     at_least("max_preloads", problem.max_preloads, 0)
-    # With one channel, the copies of a boundary run one after the other. A copy-in can then reuse the bytes that a copy-out
-    # before it frees, and the slices of a copy together take as long as the whole copy.
+    # Both options need one channel, on which the copies of a boundary run one after the other: a copy-in can then reuse the
+    # bytes that a copy-out before it frees, and the slices of a copy together take as long as the whole copy.
     for name in ("evictions", "prefetches"):
         if problem.channels > 1 and getattr(problem, name) != _LATER_FIELDS[name]:
             raise error(name, f"found {getattr(problem, name)} with {problem.channels} channels, expected 1 channel")
@@ -310,13 +331,13 @@ def _check(problem: Problem) -> None:
         if tensor.is_output and not written[number]:
             raise error(f"tensors[{number}] ({tensor.name})", "found a program output that nothing writes")
     _check_loops(problem)
-    for number, held in enumerate(problem.in_flight):
+    for number, entry in enumerate(problem.in_flight):
         place = f"in_flight[{number}]"
-        if not 0 <= held.start < held.end <= problem.horizon:
-            raise error(place, f"found steps [{held.start}, {held.end}), expected a range within 0 to {problem.horizon}")
-        for step in (problem.steps[held.start], problem.steps[held.end - 1]):
-            if all(use.tensor != held.tensor for use in step.uses):
-                raise error(place, f"found tensor {held.tensor}, expected one that {step.name} uses")
+        if not 0 <= entry.start < entry.end <= problem.horizon:
+            raise error(place, f"found steps [{entry.start}, {entry.end}), expected a range within 0 to {problem.horizon}")
+        for step in (problem.steps[entry.start], problem.steps[entry.end - 1]):
+            if all(use.tensor != entry.tensor for use in step.uses):
+                raise error(place, f"found tensor {entry.tensor}, expected one that {step.name} uses")
 
 
 def _check_latency(place: str, step: Step) -> None:
@@ -375,7 +396,7 @@ def sub_problem(
     max_preloads: int,
     stalls: Stalls | None = None,
 ) -> Problem:
-    """Build a smaller problem on the same machine. No operation in it is asynchronous.
+    """Build a smaller problem on the same machine. Asynchronous operations are left out.
 
     Parameters
     ----------
@@ -408,7 +429,7 @@ def loops_within(problem: Problem, start: int, end: int) -> list[Loop]:
 
 
 def restricted(step: Step, number: Mapping[int, int], fast: Sequence[bool] = ()) -> Step:
-    """A step with only the uses of some tensors, for a smaller problem. The other uses are fixed to fast or slow memory.
+    """A step with only the uses of some tensors, for a smaller problem. Each of the other uses is fixed to be fast or slow.
 
     Parameters
     ----------
@@ -436,7 +457,10 @@ def restricted(step: Step, number: Mapping[int, int], fast: Sequence[bool] = ())
 
 
 def _restricted_table(table: Table, positions: list[int], fast: Sequence[bool]) -> Table:
-    """A table in which the uses that are not kept are fixed; positions count the kept uses only."""
+    """The table restricted to its uses that are in ``positions``; ``fast`` says whether each of its other uses is fast.
+
+    The uses of the new table are indices into ``positions``.
+    """
     bits = [(bit, positions.index(use)) for bit, use in enumerate(table.uses) if use in positions]
     fixed_mask = sum(1 << bit for bit, use in enumerate(table.uses) if use not in positions and fast[use])
     latencies = []
@@ -447,6 +471,9 @@ def _restricted_table(table: Table, positions: list[int], fast: Sequence[bool]) 
 
 
 def border_step(name: str, tensors: Sequence[int], *, is_output: bool, slow_ps: int) -> Step:
-    """A step that reads or writes tensors. It takes ``slow_ps`` for each tensor in slow memory, and no time for the others."""
+    """A step that reads or writes tensors at the border of a smaller problem.
+
+    It takes ``slow_ps`` picoseconds for each tensor that it uses in slow memory, and no time for the others.
+    """
     uses = tuple(Use(tensor, is_output, 0) for tensor in tensors)
     return Step(name, "border", 1, uses, (Piece(0, (slow_ps,) * len(uses), (0,) * len(uses)),))

@@ -31,8 +31,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        Violations in the order of the codes, at most :data:`MAX_LISTED` of each code and then one that says how many more there
-        are; the objective in ps, and the figure ``stall_ps``, the part of it that is spent waiting for copies. Malformed
+        Violations in the order of the codes: at most :data:`MAX_LISTED` of each code, and then one that says how many more
+        there are. The objective is in ps; the figure ``stall_ps`` is the part of it that is spent waiting for copies. Malformed
         residencies, copies and uses are reported and then ignored by the other rules. Violations name residencies and copies by
         their index in the plan, and uses by their number.
     """
@@ -83,7 +83,7 @@ def _check_residency_form(audit: Audit) -> None:
 
 
 def _check_copy_form(audit: Audit) -> None:
-    """Check that each copy by itself makes sense, and that copies are sorted."""
+    """Check that each copy by itself makes sense (tensor, window and part), and that copies are sorted by start."""
     log = audit.log
     before = None
     for number, copy in enumerate(audit.plan.copies):
@@ -104,6 +104,7 @@ def _check_copy_form(audit: Audit) -> None:
 
 
 def _size_text(audit: Audit, copy: Copy) -> str:
+    """The size of a copied tensor as text, for the message about a wrong part."""
     if audit.problem.prefetches == "whole" or copy.direction == "out":
         return "a tensor that is copied whole"
     tensors = audit.problem.tensors
@@ -126,13 +127,14 @@ class _Box(NamedTuple):
 
     start: int
     residency: int
+    """Index of the residency in the plan."""
     low: int
     high: int
 
 
 def _check_memory(audit: Audit) -> None:
     """Check that no two residencies overlap and that no tensor has two residencies at once, by a sweep over time."""
-    everything = Ranges()
+    all_ranges = Ranges()
     of_tensor: defaultdict[int, Ranges] = defaultdict(Ranges)
     present: dict[_Box, None] = {}
     ends: list[tuple[int, _Box]] = []
@@ -143,14 +145,14 @@ def _check_memory(audit: Audit) -> None:
         while ends and ends[0][0] <= box.start:
             ended = heapq.heappop(ends)[1]
             tensor = audit.residencies[ended.residency].tensor
-            everything.remove(ended.low, ended.high)
+            all_ranges.remove(ended.low, ended.high)
             of_tensor[tensor].remove(ended.low, ended.high)
             present.pop(ended)
             resident[tensor].pop(ended.residency, None)
         of_this, span = of_tensor[item.tensor], (box.low, box.high)
-        # Counting pairs is fast. They are searched for only while they would be listed, so that a plan with very many overlaps
-        # does not take quadratic time.
-        overlaps = everything.overlapping(*span) - of_this.overlapping(*span)
+        # Counting overlapping pairs is fast. The pairs themselves are found only while they would be listed, so that a plan
+        # with very many overlaps does not take quadratic time.
+        overlaps = all_ranges.overlapping(*span) - of_this.overlapping(*span)
         if overlaps and audit.log.has_room(Reason.OVERLAP):
             _list_overlaps(audit, box, present)
         else:
@@ -162,14 +164,14 @@ def _check_memory(audit: Audit) -> None:
             else:
                 audit.log.add_unlisted(Reason.DOUBLE_RESIDENCY, doubles)
             resident[item.tensor][box.residency] = item.end
-        everything.add(*span)
+        all_ranges.add(*span)
         of_this.add(*span)
         present[box] = None
         heapq.heappush(ends, (item.end, box))
 
 
 def _list_overlaps(audit: Audit, box: _Box, present: Iterable[_Box]) -> None:
-    """Record a violation for every residency that overlaps a new one."""
+    """Record a violation for every residency in memory that overlaps a new one."""
     item = audit.residencies[box.residency]
     for other in present:
         if audit.residencies[other.residency].tensor != item.tensor and other.low < box.high and box.low < other.high:
@@ -182,6 +184,7 @@ def _list_overlaps(audit: Audit, box: _Box, present: Iterable[_Box]) -> None:
 
 
 def _list_doubles(audit: Audit, number: int, others: Iterable[int]) -> None:
+    """Record a violation for every other residency of the same tensor that lasts when a residency starts."""
     item = audit.residencies[number]
     for other in others:
         if other != number:
@@ -276,8 +279,8 @@ def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
     if copy.start == residency.start and audit.is_defined_at_start(residency):
         return Reason.COPY_OUT_EARLY, f"starts before {audit.step_name(copy.start)} defines the tensor"
     for number in audit.arriving(home):
-        # Copies that are queued at the same boundary may run in parallel, so a copy-out after a copy-in with an empty window
-        # must start at a later boundary.
+        # Copies that are queued at the same boundary may run in parallel. A copy-out must therefore start at a later boundary
+        # than the copy-in, even if the copy-in has an empty window.
         if copy.start < max(audit.copies[number].end, audit.copies[number].start + 1):
             return Reason.COPY_OUT_EARLY, f"starts before {audit.copy_name(number)} is complete"
     return None
@@ -286,7 +289,8 @@ def _copy_out_fault(audit: Audit, copy: Copy) -> tuple[Reason, str] | None:
 def _check_evictions_between_steps(audit: Audit) -> None:
     """Check the queue order at evictions between two steps.
 
-    A copy-in into bytes that a copy-out frees between two steps, or of the same tensor, must be queued behind that copy-out.
+    If a copy-out frees bytes between two steps, a copy-in at the same boundary must be queued behind the copy-out if it uses
+    some of these bytes or brings back the same tensor.
     """
     occupied, tensors, boundary = Ranges(), set[int](), -1
     for number, copy in audit.copies.items():
@@ -343,7 +347,8 @@ def _check_slow_memory(audit: Audit) -> None:
         if is_defined and index not in audit.in_fast_memory and not copies:
             # The tensor is only ever in slow memory.
             continue
-        # (boundary, rank, valid from here on): at one boundary a copy-out follows the write of the step before.
+        # Entries are (boundary, rank, whether slow memory is valid from there on). At one boundary, the end of a copy-out
+        # counts after the write of the step before.
         changes = [(-1, 0, tensor.is_input)]
         changes += [(step + 1, 0, not audit.fast[number]) for step, number in writes.items()]
         changes += [(audit.copies[number].end, 1, True) for number in copies if audit.copies[number].direction == "out"]
@@ -364,7 +369,7 @@ def _check_slow_memory(audit: Audit) -> None:
 
 
 def _check_loop_residencies(audit: Audit) -> None:
-    """Check that residencies cover a loop completely or not at all, and those of tensors internal to a loop stay in it."""
+    """Check that residencies of tensors outside a loop cover all of it or nothing, and that those internal to it stay in it."""
     loops = audit.problem.loops
     for number, item in audit.residencies.items():
         internal = audit.internal_loops[item.tensor]
@@ -387,7 +392,7 @@ def _check_loop_copies(audit: Audit) -> None:
 
 
 def _check_loop_uses(audit: Audit) -> None:
-    """Check that all uses in a loop of a tensor that it writes and that is not internal to it are in the same memory."""
+    """Check tensors that a loop writes and that are not internal to it: all their uses in the loop are in the same memory."""
     for tensor, (reads, writes) in enumerate(zip(audit.reads, audit.writes, strict=True)):
         written_in = {loop for step in writes for loop in audit.loops_around[step]}.difference(audit.internal_loops[tensor])
         if not written_in:
@@ -407,7 +412,7 @@ def _check_in_flight(audit: Audit) -> None:
     of_tensor: defaultdict[int, list[int]] = defaultdict(list)
     for number, item in audit.residencies.items():
         of_tensor[item.tensor].append(number)
-    for tensor, start, end in ((held.tensor, held.start, held.end) for held in audit.problem.in_flight):
+    for tensor, start, end in ((entry.tensor, entry.start, entry.end) for entry in audit.problem.in_flight):
         spans = {number: (audit.residencies[number].start, audit.residencies[number].end) for number in of_tensor[tensor]}
         overlapping = [number for number, (first, last) in spans.items() if first < end and start < last]
         partial = [number for number in overlapping if spans[number][0] > start or spans[number][1] < end]
@@ -420,7 +425,7 @@ def _check_in_flight(audit: Audit) -> None:
 
 
 def _check_aliases(audit: Audit) -> None:
-    """Check the paper's rule: an alias group has all uses fast and one offset, or all uses slow and no residency."""
+    """Check the rule of Wang et al. (2023): an alias group has all uses fast and one offset, or all slow and no residency."""
     offsets: defaultdict[int, set[int]] = defaultdict(set)
     for item in audit.residencies.values():
         offsets[item.tensor].add(item.offset)

@@ -1,8 +1,9 @@
-"""Writes a model as an MPS or LP file, for solvers that stowplan does not call itself.
+"""Writes a model as an MPS or LP file, for solvers that stowplan does not call itself (``stowplan export``).
 
-The constant of the objective is written as the cost of a column named ``constant`` that is fixed at 1, since solvers interpret
-constants differently, but not columns. Columns that occur in no row and cost nothing are left out, since any value will do.
-Numbers are written with all their digits, so that reading the file gives the same model.
+The constant of the objective is written as the cost of a column named ``constant`` that is fixed at 1. Solvers interpret
+constants differently, but all of them read such a column in the same way. Columns that occur in no row and cost nothing are
+left out, since their values do not matter. Numbers are written with all their digits, so that reading the file gives the same
+model.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ _WIDTH = 120
 
 
 def format_of(path: str | Path) -> str:
-    """The format of a file, ``mps`` or ``lp``, by its name, which may also end in ``.gz``; UsageError for other names."""
+    """The format of a file, ``mps`` or ``lp``, by its name, which may also end in ``.gz``.
+
+    Raises UsageError for other names.
+    """
     name = str(path).lower().removesuffix(".gz")
     for ending in ("mps", "lp"):
         if name.endswith(f".{ending}"):
@@ -60,7 +64,7 @@ def mps(model: MatrixModel) -> str:
 def _without_idle(model: MatrixModel) -> MatrixModel:
     """The model without rows that have no limits, and without columns that cost nothing and occur in no row.
 
-    Solvers handle such rows and columns differently; CBC, for example, drops them and then fails at their bounds.
+    Solvers handle such rows and columns differently. CBC, for example, drops such columns and then fails at their bounds.
     """
     limited_rows = np.flatnonzero(np.isfinite(model.row_lower) | np.isfinite(model.row_upper))
     matrix = model.matrix[limited_rows]
@@ -128,17 +132,19 @@ def _mps_lines(model: MatrixModel) -> Iterator[str]:
 
 
 def _marker(begins: bool) -> str:
+    """The line of an MPS file before the first, or after the last, of several integer columns."""
     return f" MARKER 'MARKER' '{'INTORG' if begins else 'INTEND'}'"
 
 
 def _row_kind(low: float, high: float) -> str:
+    """The type of a row in MPS format; ``G`` for a row with two different finite limits."""
     if low == high:
         return "E"
     return "G" if np.isfinite(low) else "L"
 
 
 def _mps_bounds(name: str, low: float, high: float) -> Iterator[str]:
-    """The lines of a column's bounds. All bounds are written, since defaults differ between readers, mostly for integers."""
+    """The lines of a column's bounds. All bounds are written, since readers have different defaults, mostly for integers."""
     if low == high:
         yield f" FX BOUND {name} {low!r}"
         return
@@ -192,10 +198,12 @@ def _lp_lines(model: MatrixModel) -> Iterator[str]:
 
 
 def _term(value: float, name: str) -> str:
+    """A term of an LP file, with its sign."""
     return f"{'-' if value < 0 else '+'} {abs(value)!r} {name}"
 
 
 def _wrapped(head: str, words: list[str]) -> Iterator[str]:
+    """The words in lines of limited width, of which the first begins with ``head``."""
     line = head
     for word in words:
         if len(line) + 1 + len(word) > _WIDTH and line.strip():
@@ -206,5 +214,5 @@ def _wrapped(head: str, words: list[str]) -> Iterator[str]:
 
 
 def plain(name: str) -> str:
-    """A name without characters that solvers reject."""
+    """A name in which ``_`` replaces all but ASCII letters and digits, since solvers reject some characters."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name) or "model"

@@ -1,7 +1,8 @@
 """Mixed-integer linear programs (MILPs): how they are built, their form as arrays, results of solvers, and safe bounds.
 
-A program is ``min cost·x + offset`` subject to ``row_lower <= matrix x <= row_upper`` and bounds of the columns. Kinds of
-problems build it column by column and row by row (:class:`Program`). Solvers get it as arrays (:class:`MatrixModel`).
+A program is ``min cost·x + offset`` subject to ``row_lower <= matrix x <= row_upper`` and bounds of the columns. The models of
+several kinds of problems build it column by column and row by row (:class:`Program`). Solvers get it as arrays
+(:class:`MatrixModel`).
 
 *Safe bounds* (:func:`proven_bound`). For ``min c·x`` subject to ``lower_i <= A_i·x <= upper_i`` and ``l <= x <= u``, any
 multipliers ``y`` give the lower bound
@@ -40,6 +41,7 @@ class MatrixModel:
     """
 
     name: str
+    """Name of the model, for files and solvers."""
     cost: FloatArray
     """[columns] coefficients of the objective."""
     lower: FloatArray
@@ -55,7 +57,8 @@ class MatrixModel:
     row_upper: FloatArray
     """[rows] upper limits."""
     offset: float = 0.0
-    """Constant of the objective. Solvers get the model without it, since it is large and they print only a few digits."""
+    """Constant of the objective. HiGHS and the solvers of PuLP get the model without it, since it may be large and they print
+    only a few digits."""
     column_names: Sequence[str] = ()
     """Unique names of the columns; empty if there are none."""
     row_names: Sequence[str] = ()
@@ -84,8 +87,10 @@ class MatrixModel:
         return self.row_names[row] if self.row_names else f"r{row}"
 
     def one_sided(self) -> Iterator[tuple[str, list[tuple[int, float]], str, float]]:
-        """The rows as (name, terms, ``=`` or ``>=`` or ``<=``, right-hand side); a row with two different limits comes
-        twice."""
+        """The rows as (name, terms, ``=`` or ``>=`` or ``<=``, right-hand side), where terms are (column, coefficient).
+
+        A row with two different finite limits comes twice.
+        """
         starts, columns, data = self.matrix.indptr.tolist(), self.matrix.indices.tolist(), self.matrix.data.tolist()
         for row, (low, high) in enumerate(zip(self.row_lower.tolist(), self.row_upper.tolist(), strict=True)):
             name, entries = self.row_name(row), slice(starts[row], starts[row + 1])
@@ -105,7 +110,8 @@ class MatrixModel:
     def violation(self, values: FloatArray) -> float:
         """The largest violation of rows, bounds and integrality by a solution ``[columns]``; 0 if there is none.
 
-        The violation of a row is divided by its largest term, since rounding errors grow with the terms.
+        The violation of a row is divided by its largest term, and that of a bound by the bound, if these are larger than 1,
+        since rounding errors grow with them.
         """
         terms = abs(self.matrix).multiply(np.abs(values)).tocsr() if self.rows else self.matrix
         largest = np.maximum(1.0, terms.max(axis=1).toarray().ravel()) if self.rows and self.columns else np.ones(self.rows)
@@ -124,7 +130,7 @@ class MatrixModel:
         return bool(np.all(np.isfinite(values))) and self.violation(values) <= 10 * TOLERANCE
 
 
-#: The limit of a row that has none on this side: larger than any sum of picoseconds or bytes, and safe in 64 bits.
+#: The value that stands for a missing limit of a row. It is larger than any sum of picoseconds or bytes and fits in 64 bits.
 INFINITE = 1 << 62
 
 
@@ -135,9 +141,13 @@ class Rows:
     starts: list[int] = field(default_factory=lambda: [0])
     """The terms of row ``i`` are those from ``starts[i]`` up to, but not including, ``starts[i + 1]``."""
     columns: list[int] = field(default_factory=list)
+    """[terms] column of each term."""
     values: list[Any] = field(default_factory=list)
+    """[terms] coefficient of each term."""
     lower: list[Any] = field(default_factory=list)
+    """[rows] lower limits; ``-INFINITE`` for none."""
     upper: list[Any] = field(default_factory=list)
+    """[rows] upper limits; ``INFINITE`` for none."""
 
     def add(self, terms: Iterable[tuple[int, float]], lower: float = -INFINITE, upper: float = INFINITE) -> None:
         """Add a row; a column may appear in ``terms`` several times."""
@@ -149,7 +159,7 @@ class Rows:
         self.upper.append(upper)
 
     def entries(self, columns: int, dtype: type = np.int64) -> sparse.csr_matrix:
-        """Coefficients of shape ``[rows, columns]``, in the order in which they were added, without summing duplicates."""
+        """Coefficients of shape ``[rows, columns]``, in the order in which they were added; duplicates are not summed."""
         values: npt.NDArray[Any] = np.array(self.values, dtype)
         places = np.array(self.columns, np.int64), np.array(self.starts, np.int64)
         return sparse.csr_matrix((values, *places), shape=(len(self.lower), columns))
@@ -172,7 +182,7 @@ class Program:
     is_integer : list of bool
         Whether each column must be a whole number.
     names : list of str
-        Names of the columns; "" for columns without a name.
+        Names of the columns; a column without a name has the empty text.
     rows : Rows
         The rows.
     """
@@ -199,7 +209,10 @@ class Program:
         self.rows.add(terms, lower, upper)
 
     def model(self, name: str, offset: float = 0.0) -> MatrixModel:
-        """The program as arrays without scaling; its numbers should be near one."""
+        """The program as arrays, without scaling; its numbers should be near one.
+
+        The columns have names if all columns of the program have one.
+        """
         arrays = self._arrays(name, self.rows.matrix(len(self.cost), np.float64))
         return replace(arrays, offset=offset, column_names=self.names if all(self.names) else ())
 
@@ -245,13 +258,13 @@ class Program:
 
 
 def sides(limits: Sequence[float] | IntArray, scale: FloatArray | float = 1.0) -> FloatArray:
-    """Limits of rows multiplied by a scale, ``±inf`` for missing ones."""
+    """The limits of rows, multiplied by a scale; ``±inf`` for missing limits."""
     values = np.array(limits, np.float64)
     return np.where(np.abs(values) >= INFINITE, np.copysign(np.inf, values), values * scale)
 
 
 def row_scales(matrix: sparse.csr_matrix) -> FloatArray:
-    """[rows] the reciprocal of the largest coefficient of each row, rounded to a power of two."""
+    """[rows] the reciprocal of the largest absolute coefficient of each row, rounded to a power of two."""
     largest = abs(matrix).max(axis=1).toarray().ravel() if all(matrix.shape) else np.zeros(matrix.shape[0])
     return np.exp2(-np.rint(np.log2(np.where(largest > 0, largest, 1.0))))
 
@@ -293,7 +306,7 @@ def proven_bound(
     reduced = _reduced_costs(matrix[active], cost, multipliers, unit)
     for value, low, high in zip(reduced, lower.tolist(), upper.tolist(), strict=True):
         total += value * (low if value > 0 else high)
-    # The objective is a whole number, so the bound may be rounded up.
+    # The objective is a whole number, so the bound can be rounded up.
     return -(-total // unit)
 
 
@@ -310,6 +323,8 @@ def _reduced_costs(matrix: sparse.csr_matrix, cost: IntArray, multipliers: list[
     return result
 
 
+#: ``unbounded``: there are solutions with arbitrarily small objectives. The other values are those of
+#: :data:`stowplan.models.outcome.Status`.
 Status = Literal["optimal", "feasible", "infeasible", "unbounded", "unknown"]
 
 #: Solvers that run in this process.
@@ -339,7 +354,7 @@ class Outcome:
     bound: float | None
     """Lower bound that the solver claims, in floating-point arithmetic (see :func:`proven`); None if it reports none."""
     values: FloatArray | None = None
-    """The best solution ``[columns]``, checked against the model; None if there is none."""
+    """The best solution ``[columns]``, which satisfies the model within tolerances; None if there is none."""
 
 
 def lowered(bound: float, spread: float, tolerance: float = TOLERANCE) -> float:
@@ -347,8 +362,8 @@ def lowered(bound: float, spread: float, tolerance: float = TOLERANCE) -> float:
 
     Branch and bound in floating-point arithmetic leaves no certificate that could be checked. Solvers accept rows and integers
     that are violated by up to their tolerance, and prune nodes that are better by about as much. The margin is the tolerance
-    times the range of the objective, plus, for rounding errors, a thousandth of the tolerance times the bound. That is far more
-    than has been observed in models that are scaled to numbers near one.
+    times the range of the objective, plus, for rounding errors, a thousandth of the tolerance times the bound. Observed errors
+    are much smaller if the numbers of the model are near one.
 
     Parameters
     ----------
@@ -363,15 +378,16 @@ def lowered(bound: float, spread: float, tolerance: float = TOLERANCE) -> float:
 
 
 def proven(bound: float, spread: float, *, unit: float = 1.0, tolerance: float = TOLERANCE) -> int:
-    """The bound, in ``unit`` times the units of ``bound``, on an objective that is a whole number in every plan.
+    """The bound that a solver's ``bound`` proves on an objective that is a whole number in every plan.
 
-    The margin of :func:`lowered` is subtracted. The result is rounded up, since the objective is a whole number.
+    ``bound`` and ``spread`` are those of :func:`lowered`, whose margin is subtracted. The result is multiplied by ``unit``, the
+    size of a unit of ``bound`` in units of the objective, and then rounded up, since the objective is a whole number.
     """
     return math.ceil(lowered(bound, spread, tolerance) * unit)
 
 
 def rounded_down(text: str) -> float:
-    """The value of a printed number minus one unit of its last digit, in case it was rounded up."""
+    """The value of a printed number minus one unit of its last digit, since it may have been rounded up."""
     mantissa, _, exponent = text.lower().partition("e")
     digits = len(mantissa.partition(".")[2])
     value = float(text) - 10.0 ** (int(exponent or 0) - digits)

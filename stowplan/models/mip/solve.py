@@ -1,7 +1,7 @@
 """Solves mixed-integer linear programs with a solver that is chosen by name, and lists the available solvers.
 
-Each kind of problem builds a :class:`~stowplan.models.mip.matrix.MatrixModel`. :mod:`~stowplan.models.mip.export` can write it
-to a file instead.
+The program comes as a :class:`~stowplan.models.mip.matrix.MatrixModel`, which the kinds of problems build. To solve it with
+another tool, write it to a file (:mod:`~stowplan.models.mip.export`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def solvers() -> list[str]:
 
 
 def check_solver(solver: str) -> None:
-    """Raise UsageError if a solver is not available; the message names those that are."""
+    """Raise UsageError if a solver is not available; the message names the available ones."""
     if solver not in IN_PROCESS and solver not in (available := solvers()):
         raise UsageError(f"found solver {solver!r}, expected one that is there: {', '.join(available)}")
 
@@ -64,7 +64,7 @@ def solve(
     Returns
     -------
     Outcome
-        The best solution, checked against the model, and the bound that the solver proved.
+        The best solution, checked against the model, and the bound that the solver claims.
 
     Raises
     ------

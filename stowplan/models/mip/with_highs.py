@@ -22,7 +22,7 @@ UNSAFE_RULES = 1 << 14 | 1 << 15
 #: HiGHS's status of a solution that satisfies all rows.
 FEASIBLE = 2
 
-#: Tolerance for rows and integers if the bound must be exact to the picosecond; far below HiGHS's default.
+#: Tolerance for rows and integers if the bound must be exact to the picosecond. HiGHS's default is much larger (1e-6 or 1e-7).
 TIGHT = 1e-9
 
 _STATUS: dict[Any, Status] = {
@@ -33,7 +33,7 @@ _STATUS: dict[Any, Status] = {
 
 
 def one_thread(seed: int) -> highspy.Highs:
-    """A silent HiGHS on one thread, so that runs are repeatable."""
+    """A HiGHS that prints nothing and runs on one thread, so that runs are repeatable."""
     highs = highspy.Highs()
     highs.silent()
     highs.setOptionValue("threads", 1)
@@ -51,7 +51,7 @@ def tighten(highs: highspy.Highs) -> None:
 
 
 def new_highs(matrix: MatrixModel, seed: int) -> highspy.Highs:
-    """A silent HiGHS on one thread with a model, without :data:`UNSAFE_RULES` of presolve.
+    """A HiGHS with a model, which prints nothing, runs on one thread and does not use :data:`UNSAFE_RULES` of presolve.
 
     It has HiGHS's default tolerances and no limits.
     """
@@ -95,7 +95,7 @@ def best_point(highs: highspy.Highs) -> FloatArray | None:
 
 
 def interrupt_when(highs: highspy.Highs, should_stop: Callable[[], bool] | None) -> None:
-    """Make HiGHS call ``should_stop`` repeatedly, in linear programs and in MILPs; it ends when that returns True."""
+    """Make HiGHS call ``should_stop`` repeatedly, in linear programs and in MILPs, and end when the function returns True."""
     if should_stop is None:
         return
 
@@ -124,7 +124,12 @@ def solve(
     settings
         Further options of HiGHS by name.
     on_point
-        Called with every better solution ``[columns]`` while HiGHS runs.
+        Called with every better solution ``[columns]`` of a MILP while HiGHS runs.
+
+    Returns
+    -------
+    Outcome
+        The best solution if it satisfies the model, and HiGHS's bound; for a linear program, only an optimum gives a bound.
     """
     began = time.monotonic()
     highs = new_highs(model, options.seed)
@@ -173,7 +178,7 @@ def solve_relaxed(matrix: MatrixModel, seed: int, time_limit: float, should_stop
     time_limit
         Limit in seconds.
     should_stop
-        Called between iterations; the solve ends when it returns True.
+        Called between iterations; HiGHS ends when it returns True.
 
     Returns
     -------

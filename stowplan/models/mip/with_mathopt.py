@@ -1,8 +1,8 @@
 """Solves MILPs with GSCIP in this process, through MathOpt of OR-Tools.
 
-In OR-Tools 9.15, GSCIP rejects an interrupter and does not stop. Each solve therefore runs in a thread of its own; if it has to
-stop early, the thread is abandoned and ends by its own time limit. Bounds are read from GSCIP's log messages while it runs,
-because its callback raises an error.
+GSCIP is OR-Tools' version of the solver SCIP. In OR-Tools 9.15 it cannot be interrupted. Each solve therefore runs in a thread
+of its own; if it has to stop early, the thread is abandoned and ends by its own time limit. Bounds are read from GSCIP's log
+messages while it runs, because its callback raises an error.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ def solve(model: MatrixModel, options: Options) -> Outcome:
     Returns
     -------
     Outcome
-        If GSCIP has to be abandoned, there is no solution, and the bound is the last one that it logged.
+        The best solution if it satisfies the model, and the best bound. If the thread of GSCIP has to be abandoned, there is no
+        solution, and the bound is the best one in the log so far.
 
     Raises
     ------
@@ -113,7 +114,7 @@ class _Run:
 
     def __init__(self, on_bound: Callable[[float], None] | None):
         self.bound: float | None = None
-        """Best bound that was logged so far."""
+        """Best bound in the log so far; None if there is none."""
         self._on_bound = on_bound
         self._result: Any = None
         self._error: BaseException | None = None
@@ -130,7 +131,11 @@ class _Run:
                     self._on_bound(bound)
 
     def solve(self, call: Callable[[], Any], should_stop: Callable[[], bool] | None, end: float) -> Any:
-        """The result of the call; None if the thread was abandoned."""
+        """Run ``call`` in a thread and return its result; None if the thread was abandoned.
+
+        The thread is abandoned when ``should_stop`` returns True, or at the time ``end`` of ``time.monotonic()``. Raises
+        UsageError if the call raises an exception.
+        """
 
         def run_call() -> None:
             try:
@@ -153,7 +158,7 @@ class _Run:
 
 
 def _outcome(model: MatrixModel, result: Any, logged_bound: float | None) -> Outcome:
-    """Outcome of a solve: its status, checked solution and best bound."""
+    """The outcome of a solve: its status, its solution if that satisfies the model, and its best bound."""
     status: Status = _STATUS.get(result.termination.reason, "unknown")
     values = None
     if result.solutions and result.solutions[0].primal_solution is not None:

@@ -1,8 +1,8 @@
 """Solves MILPs with external solvers through PuLP: CBC, which comes with PuLP, and all others that PuLP can call.
 
-PuLP 3.3 reports "Optimal" also for runs that ended by their time limit, with some solvers for any solution, and it never
-reports bounds. :func:`solve` therefore reads ``sol_status`` and checks solutions against the model. For CBC the bound is read
-from its log; for other solvers there is no bound.
+The status of PuLP 3.3 may be "Optimal" although the time limit ended the run, with some solvers for any solution, and PuLP
+never reports bounds. :func:`solve` therefore reads ``sol_status`` and checks solutions against the model. The bound of CBC is
+read from its log; other solvers give no bound.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ SOLVERS = {
 
 _SENSES = {"=": pulp.LpConstraintEQ, ">=": pulp.LpConstraintGE, "<=": pulp.LpConstraintLE}
 
-#: PuLP's names of CBC. It can start from a solution, and its log and ``sol_status`` tell a proof from a run that was cut short.
+#: PuLP's names of CBC. It can start from a solution, and its log and ``sol_status`` distinguish a proof from a run that a limit
+#: ended.
 _CBC = ("PULP_CBC_CMD", "COIN_CMD")
 
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
@@ -48,15 +49,16 @@ _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _BOUND = re.compile(rf"^Lower bound:\s+{_NUMBER}\s*$", re.MULTILINE)
 _OPTIMUM = re.compile(rf"^Result - Optimal solution found\s*$\s*^Objective value:\s+{_NUMBER}\s*$", re.MULTILINE)
 
-#: CBC prunes nodes that are better than its best solution by less than this.
+#: CBC prunes nodes that could improve its best solution by less than this amount.
 CBC_INCREMENT = 1e-5
 
-#: Seconds by which a program may exceed its time limit, for reading the model and writing its result.
+#: Seconds by which a solver's program may exceed its time limit, for reading the model and writing its result.
 GRACE = 3.0
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
+    """Suppresses PuLP's warnings."""
     # PuLP 3.3 warns about features that PuLP 4 will remove.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -64,7 +66,7 @@ def _quiet() -> Iterator[None]:
 
 
 def available() -> list[str]:
-    """Names of the solvers that PuLP finds on this machine: the name in stowplan if there is one, otherwise PuLP's."""
+    """Names of the solvers that PuLP finds on this machine: the name in :data:`SOLVERS` if there is one, otherwise PuLP's."""
     with _quiet():
         # HiGHS in this process is called without PuLP.
         solvers = set(pulp.listSolvers(onlyAvailable=True)) - {"HiGHS"}
@@ -97,13 +99,20 @@ def build(model: MatrixModel) -> tuple[pulp.LpProblem, list[pulp.LpVariable]]:
 
 
 def _side(value: float) -> float | None:
+    """A bound in the form that PuLP takes: None if it is infinite."""
     return value if np.isfinite(value) else None
 
 
 def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
-    """Solve a model with one of PuLP's solvers. They have no node limit and report no bounds while they run.
+    """Solve a model with one of PuLP's solvers. They ignore the node limit and report no bounds while they run.
 
-    A program that exceeds its time limit by more than :data:`GRACE` seconds is killed (on Linux) and then returns no solution.
+    A solver's program that exceeds its time limit by more than :data:`GRACE` seconds is killed (on Linux); there is no solution
+    then.
+
+    Returns
+    -------
+    Outcome
+        The status is ``unknown`` if the solver failed. A bound is known only for CBC.
     """
     began = time.monotonic()
     name = SOLVERS.get(solver, solver)
@@ -140,7 +149,7 @@ def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
 def _engine(
     name: str, folder: str, log: Path, options: Options, variables: list[pulp.LpVariable], time_limit: float
 ) -> pulp.LpSolver:
-    """The solver object: silent, with temporary files in the given folder, and for CBC with a log file."""
+    """The solver object of PuLP. It prints nothing, has its temporary files in the given folder, and, for CBC, writes a log."""
     settings: dict[str, Any] = {"msg": False, "timeLimit": time_limit}
     if name in _CBC:
         settings |= {"logPath": str(log), "threads": 1, "options": [f"randomCbcSeed {options.seed % (1 << 31)}"]}
@@ -154,11 +163,11 @@ def _engine(
 
 
 def _values(model: MatrixModel, problem: pulp.LpProblem, variables: list[pulp.LpVariable]) -> FloatArray | None:
-    """The solution, if it is feasible; None otherwise, since a run that was cut short may leave arbitrary numbers."""
+    """The solution if it is feasible; otherwise None, since a run that a limit ended may leave arbitrary numbers."""
     if problem.sol_status not in (pulp.LpSolutionOptimal, pulp.LpSolutionIntegerFeasible):
         return None
     values = np.array([variable.varValue for variable in variables], dtype=np.float64)
-    # PuLP leaves out variables that occur in no row and cost nothing; any value will do.
+    # PuLP leaves out variables that occur in no row and cost nothing, for which any value is right.
     values = np.where(np.isnan(values), np.clip(0.0, model.lower, model.upper), values)
     return values if model.is_feasible(values) else None
 

@@ -1,4 +1,4 @@
-"""The data that the verifier works on: codes of violations, edges, flows, and where links lead.
+"""The data of the verifier: codes of violations, edges, flows, and the tiles that links lead to.
 
 It shares no code with models, bounds, heuristics or the simulator, so that an error in one of them shows as a difference.
 """
@@ -11,6 +11,7 @@ from stowplan import verification
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
+#: The rules that a plan can break; docs/reference/modulo-scheduling.md explains each of them.
 Code = Literal[
     "wrong_problem",
     "wrong_count",
@@ -45,7 +46,7 @@ Code = Literal[
     "wrong_objective",
 ]
 
-#: All times are below this, in clocks.
+#: All times, in clocks, must be less than this.
 END_OF_TIME = 1_000_000
 
 
@@ -66,7 +67,8 @@ class Audit:
             for instruction in problem.instructions
         ]
         ids = {instruction.id: number for number, instruction in enumerate(problem.instructions)}
-        # Edges as (producer, consumer, distance), in the order of the consumers and their operands, and which are asynchronous.
+        # Edges as (producer, consumer, distance), in the order of the consumers and their operands; and for each edge, whether
+        # it is asynchronous.
         self.edges: list[tuple[int, int, int]] = []
         self.asynchronous: list[bool] = []
         for target, instruction in enumerate(problem.instructions):
@@ -84,24 +86,24 @@ class Audit:
         self.violations.append(Violation(code, message, {"instructions": instructions}))
 
     def name(self, number: int) -> str:
-        """Id of an instruction."""
+        """The id of an instruction."""
         return self.problem.instructions[number].id
 
     def nominal(self, source: int) -> int:
-        """Nominal clocks that a value of this instruction needs over the asynchronous fabric."""
+        """The nominal number of clocks that a value of this instruction needs over the asynchronous fabric."""
         fabric = self.machine.asynchronous
         assert fabric is not None
         return fabric.latency if self.problem.instructions[source].memory is None else fabric.memory_latency
 
     def launches_of(self, flow: list[int]) -> dict[int, int]:
-        """Time of the first instruction of each flow."""
+        """The time of the first instruction of each flow; ``flow`` is the result of :meth:`flows`."""
         launch: dict[int, int] = {}
         for first, time in zip(flow, self.plan.times, strict=True):
             launch[first] = min(time, launch.get(first, time))
         return launch
 
     def flows(self) -> list[int]:
-        """[instructions] smallest number of an instruction of its flow."""
+        """For each instruction, the smallest number of an instruction of its flow."""
         flow = list(range(len(self.problem.instructions)))
         changed = True
         while changed:
@@ -129,7 +131,7 @@ def follow(problem: Problem, tile: int, link: int) -> int | None:
 
 
 def least_clocks(problem: Problem) -> list[dict[int, int]]:
-    """[tiles] least clocks to each tile that a value can reach from this tile."""
+    """For each tile, the least number of clocks to each tile that a value can reach from it."""
     tiles = range(problem.machine.rows * problem.machine.columns)
     steps: list[dict[int, int]] = []
     for tile in tiles:

@@ -1,4 +1,8 @@
-"""Builds complete plans: times by list scheduling if only tiles are known, then routes, delays, starts and interfaces."""
+"""Builds complete plans from tiles and times: routes, delays, starts and memory interfaces.
+
+If a model gives only tiles and some of the times, the other times are found by list scheduling. Models, heuristics and policies
+build their plans here.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from stowplan.models.modulo_scheduling.structure import Structure, longest_paths
 def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], given_times: Mapping[int, int]) -> list[int] | None:
     """Find times for given tiles, with unlimited delays, by list scheduling.
 
-    Instructions with the longest way to the end of the iteration come first, and each gets the first free slot.
+    Instructions with the longest way to the end of the iteration are scheduled first, and each gets the first free slot.
 
     Parameters
     ----------
@@ -23,8 +27,8 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], given_tim
         Tile of each instruction. No tile may have more than ``ii`` instructions.
     given_times
         Times of the instructions on recurrences, and possibly of others. Within a recurrence they must be valid, and they must
-        be in different slots of their tiles. They are only shifted by multiples of the II, a recurrence as a whole, which keeps
-        both properties.
+        be in different slots of their tiles. They are only shifted by multiples of the II, and all times of a recurrence by the
+        same one, so that both conditions remain true.
 
     Returns
     -------
@@ -47,8 +51,7 @@ def list_schedule(structure: Structure, ii: int, tiles: Sequence[int], given_tim
             incoming[two].append((source, target, latency[source] + transport - ii * distance))
             outgoing[one].add(two)
     waiting = {member: len({component[source] for source, _, _ in incoming[member]}) for member in members}
-    # Approximate clocks from the start of a component to the end of the loop body. For recurrences, the instruction counts at
-    # which a value leaves.
+    # Approximate number of clocks from each component to the end of the iteration, as longest paths.
     lag: dict[tuple[int, int], int] = defaultdict(int)
     for two, values in incoming.items():
         for source, target, clocks in values:
@@ -113,7 +116,7 @@ class _ReservationTable:
         return all(self._requests[which, done] < self._limits[which].most for which in self._limited(number))
 
     def _limited(self, number: int) -> list[int]:
-        """Indices of the port limits that apply to an instruction on its tile."""
+        """The indices of the port limits that apply to an instruction on its tile."""
         if number not in self._accesses:
             return []
         return [which for which, limit in enumerate(self._limits) if self._tiles[number] in limit.tiles]
@@ -140,6 +143,7 @@ def _assigned(choices: Sequence[Sequence[_Place]], most: Callable[[_Place], int]
     users_at: dict[_Place, list[int]] = defaultdict(list)
 
     def assign(who: int, seen: set[_Place]) -> bool:
+        """Give a user a place, and other users other places if necessary; returns whether that was possible."""
         for place in choices[who]:
             if place in seen:
                 continue
@@ -201,13 +205,13 @@ def _fits_memory(structure: Structure, ii: int, tiles: Sequence[int], times: Seq
 
 
 def _fits_registers(problem: Problem, plan: Plan) -> bool:
-    """Whether all values that wait find registers and are read before they are overwritten."""
+    """Whether there are registers for all values that wait, and all of them are read before they are overwritten."""
     registers, ii = problem.machine.registers, plan.ii
     if not registers:
         return True
     done = [time + latency for time, latency in zip(plan.times, problem.latencies, strict=True)]
     results = {(tile, clock % ii) for tile, clock in zip(plan.tiles, done, strict=True)}
-    kept: dict[tuple[int, int], set[int]] = defaultdict(set)
+    waiting: dict[tuple[int, int], set[int]] = defaultdict(set)
     for edge, delay in zip(problem.edges, plan.delays, strict=True):
         if edge.asynchronous:
             continue
@@ -219,8 +223,8 @@ def _fits_registers(problem: Problem, plan: Plan) -> bool:
                 if (one, clock % ii) in results:
                     return False
             else:
-                kept[two, clock % ii].add(edge.source)
-    return registers.count is None or all(len(values) <= registers.count for values in kept.values())
+                waiting[two, clock % ii].add(edge.source)
+    return registers.count is None or all(len(values) <= registers.count for values in waiting.values())
 
 
 def make_plan(
@@ -235,7 +239,8 @@ def make_plan(
     Returns
     -------
     Plan or None
-        None if starts would share a tile, memory requests find no port, or values find no room in memory or registers.
+        An unverified plan; None if starts would share a tile, memory requests find no port, or values do not fit into memory or
+        registers.
     """
     problem = structure.problem
     starts = choose_starts(structure, tiles)
@@ -277,12 +282,12 @@ def make_plan(
 
 
 def link_between(problem: Problem, one: int, two: int) -> tuple[int, ...]:
-    """The fastest single link from a tile to another, as a route; empty for feedback.
+    """The fastest single link from a tile to another, as a route; empty if both are the same tile (feedback).
 
     Raises
     ------
     ValueError
-        If there is no link.
+        There is no link from the one tile to the other.
     """
     if one == two:
         return ()

@@ -1,15 +1,15 @@
 """Bounds on modulo schedules that need no search: the least initiation interval (II), critical path, times, and obstacles.
 
-*Initiation intervals.* The II is at least what the resources need and what the recurrences need (Rau, "Iterative modulo
-scheduling", 1994). The maximum of both is called MII.
+*Initiation intervals.* Both resources and recurrences (cycles of values over several iterations) give a lower bound on the II
+(Rau, "Iterative modulo scheduling", 1994). The larger of the two is called MII.
 
 *Times at an II.* If bounds on differences of two times lead around a cycle, longest paths bound the difference of any two times
-on it from both sides (:func:`time_bounds`). This is the case on recurrences. With a limit on delays, which bounds the transport
-and waiting of every value from both sides, it is the case in whole flows.
+on it from both sides (:func:`time_bounds`). This is the case on recurrences. With a limit on delays, the transport and waiting
+of every value are bounded from both sides, and it is the case for all instructions that synchronous values connect (*flows*).
 
-*Shared tiles.* A cycle of values has slack: the clocks that its distances give, minus the latencies of its instructions.
-Transport over links uses up the slack. Two instructions can be on different tiles only if every cycle through both has slack
-for the way there and back (:func:`sharing_tiles`).
+*Shared tiles.* A cycle of values has slack: II times the sum of its distances, minus the latencies of its instructions.
+Transport over links uses up the slack. Two instructions can be on different tiles only if every cycle through both has enough
+slack for the way from one tile to the other and back (:func:`sharing_tiles`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stowplan.models.modulo_scheduling.structure import Structure, longest_paths
 
 
 def resource_mii(problem: Problem, structure: Structure | None = None) -> int:
-    """Lower bound on the II from resources: slots of all tiles together, of single tiles and sets of tiles, and memory
+    """Lower bound on the II from resources: slots of all tiles together, of single tiles and of sets of tiles, and memory
     ports."""
     facts = structure or Structure(problem)
     least = max(1, -(-facts.count // problem.machine.tiles), max(map(len, facts.members), default=0))
@@ -57,7 +57,7 @@ def recurrence_mii(problem: Problem, structure: Structure | None = None) -> int:
 
 
 def _keeps_up(facts: Structure, least: list[int], ii: int) -> bool:
-    """Whether no cycle of values needs more clocks than its distances give at this II."""
+    """Whether no cycle of values needs more clocks than II times its distances; ``least`` has the clocks of each precedence."""
     if not facts.precedences:
         return True
     times = np.zeros(facts.count, np.int64)
@@ -80,7 +80,7 @@ def least_ii(problem: Problem, structure: Structure | None = None) -> int:
 
 
 def unrefuted_iis(problem: Problem, structure: Structure | None = None) -> OpenIIs:
-    """IIs, up to the depth of the spoke RAM, that neither :func:`least_ii` nor limits on delays refute; and the reasons."""
+    """The IIs up to the depth of the spoke RAM that neither :func:`least_ii` nor limits on delays refute, with reasons."""
     facts = structure or Structure(problem)
     # With limits on delays, the bounds on differences of times include those of recurrences.
     from_slots = problem.limits_waits
@@ -100,7 +100,7 @@ def critical_path(problem: Problem, structure: Structure | None = None) -> int:
 
 
 def objective_bound(problem: Problem) -> int:
-    """A lower bound on the objective that is computed without search."""
+    """A lower bound on the objective, computed without search."""
     facts = Structure(problem)
     least = next(iter(unrefuted_iis(problem, facts).iis), least_ii(problem, facts))
     return encode_objective(least, critical_path(problem, facts))
@@ -170,7 +170,7 @@ def _too_many_consumers(problem: Problem, facts: Structure, ids: list[str]) -> s
 
 
 def _recurrence_too_slow(problem: Problem, facts: Structure) -> str | None:
-    """The reason if the recurrences need a larger II than the spoke RAM allows; otherwise None."""
+    """The reason if recurrences need a larger II than the spoke RAM allows; otherwise None."""
     depth = problem.machine.spoke_depth
     needs = recurrence_mii(problem, facts)
     if needs > depth:
@@ -190,10 +190,11 @@ def _delays_too_short(problem: Problem, facts: Structure) -> str | None:
 
 
 def _names(ids: list[str], numbers: list[int]) -> str:
+    """The ids of at most four of these instructions, as text."""
     return ", ".join(ids[number] for number in numbers[:4]) + (", ..." if len(numbers) > 4 else "")
 
 
-#: Largest set of instructions for which longest paths between all pairs are computed, which takes cubic time.
+#: Largest number of instructions in a set for which longest paths between all pairs are computed, which takes cubic time.
 MOST_MEMBERS = 1000
 
 #: Length of the longest path between instructions that no path connects.
@@ -216,7 +217,7 @@ class TimeBounds(NamedTuple):
 
     @property
     def anchor(self) -> int:
-        """Index of the member that leaves the fewest possible times for the others when its own time is fixed."""
+        """Index of the member that leaves the fewest possible times for the other members if its own time is fixed."""
         return int((-self.least - self.least.T).sum(axis=0).argmin())
 
     def windows(self, anchor: int, most: int) -> list[tuple[int, int]]:
@@ -229,7 +230,10 @@ class TimeBounds(NamedTuple):
 
 
 def time_bounds(structure: Structure, ii: int, *, whole: bool = False) -> list[TimeBounds]:
-    """Bounds on times at an II, largest set first: for recurrences, or for flows if ``whole`` and delays are limited."""
+    """Bounds on times at an II, for the instructions of each recurrence; the largest set comes first.
+
+    If ``whole`` is true and delays are limited, they are for the instructions of each flow instead.
+    """
     return [
         TimeBounds(members, _longest_paths(_differences(structure, ii, members)))
         for members in _sets(structure, flows=whole and structure.problem.limits_waits)
@@ -258,16 +262,16 @@ def sharing_tiles(structure: Structure, ii: int) -> list[tuple[int, ...]]:
         return groups
     for members in _sets(structure, flows=False):
         paths = _longest_paths(_value_differences(structure, ii, members))
-        # Two instructions are near if some cycle through both has too little slack for the way to another tile and back. There
-        # is no such cycle if no path leads in one of the directions.
+        # Two instructions are near if some cycle through both has too little slack for the way to another tile and back. They
+        # are on no common cycle if there is no path in one of the directions.
         near = (paths + paths.T > -trip) & (paths > _NEVER // 2) & (paths.T > _NEVER // 2)
-        left = set(range(len(members)))
-        while left:
-            together, waiting = set[int](), [min(left)]
+        remaining = set(range(len(members)))
+        while remaining:
+            together, waiting = set[int](), [min(remaining)]
             while waiting:
                 at = waiting.pop()
-                if at in left:
-                    left.remove(at)
+                if at in remaining:
+                    remaining.remove(at)
                     together.add(at)
                     waiting += map(int, np.flatnonzero(near[at]))
             if len(together) > 1:
@@ -297,7 +301,10 @@ def _least_trip(structure: Structure) -> int | None:
 
 
 def _differences(structure: Structure, ii: int, members: tuple[int, ...]) -> NDArray[np.int64]:
-    """[K, K] lower bounds on differences of times from single values and limits on delays, with unavoidable transport."""
+    """[K, K] lower bounds on differences of times of ``members``, each from one value or one limit on delays.
+
+    Unavoidable transport counts.
+    """
     table, index = _empty(len(members)), {number: at for at, number in enumerate(members)}
     limit, latency = structure.problem.longest_wait(ii), structure.problem.latencies
     for precedence in structure.precedences:
@@ -314,7 +321,7 @@ def _differences(structure: Structure, ii: int, members: tuple[int, ...]) -> NDA
 
 
 def _value_differences(structure: Structure, ii: int, members: tuple[int, ...]) -> NDArray[np.int64]:
-    """[K, K] lower bounds on differences of times from single values over links, without transport."""
+    """[K, K] lower bounds on differences of times of ``members``, each from one value over links, without transport."""
     table, index = _empty(len(members)), {number: at for at, number in enumerate(members)}
     for precedence in structure.precedences:
         source, target = index.get(precedence.source), index.get(precedence.target)
@@ -325,6 +332,7 @@ def _value_differences(structure: Structure, ii: int, members: tuple[int, ...]) 
 
 
 def _empty(count: int) -> NDArray[np.int64]:
+    """A table [count, count] without bounds between different instructions."""
     table = np.full((count, count), _NEVER, np.int64)
     np.fill_diagonal(table, 0)
     return table

@@ -1,10 +1,11 @@
 """Initiation intervals (II) that limits on delays allow, and cycles of values that refute the others.
 
 The times of a producer and a consumer differ by the latency, the clocks of the links and the delay. With a limit on delays,
-the difference is therefore bounded from both sides: low <= time(target) + II · distance - time(source) <= high. Around a cycle
-of values, each of which may be passed in its direction or against it, these bounds can contradict each other. Such a cycle is
-a proof that holds for all tiles and slots, and the algorithm of Bellman and Ford finds one. If the distances of a cycle
-cancel, it refutes every II; otherwise it refutes all IIs below or all IIs above some number.
+the difference is therefore bounded from both sides: low <= time(target) + II · distance - time(source) <= high. Consider a
+cycle of values, each of which may be followed from producer to consumer or from consumer to producer. Around such a cycle,
+these bounds can contradict each other. The contradiction is a proof that holds for all tiles and slots, and the algorithm of
+Bellman and Ford finds one. If the distances of the cycle cancel, it refutes every II; otherwise it refutes all IIs below some
+number or all IIs above some number.
 
 If no delays are allowed at all, there is a second proof, by parity. On many machines the tiles have two colours such that links
 take an even number of clocks between tiles of the same colour and an odd number between different colours. An example is a row
@@ -29,14 +30,19 @@ _NAMED = 12
 
 
 class OpenIIs(NamedTuple):
-    """The IIs that are not refuted, ascending, and the reasons why the others are."""
+    """The IIs that are not refuted, and the reasons why the others are refuted."""
 
     iis: tuple[int, ...]
+    """The IIs that are not refuted, ascending."""
     reasons: tuple[str, ...]
+    """The reasons, each as text for people."""
 
 
 class _Bound(NamedTuple):
-    """time(target) - time(source) >= clocks - II · distance."""
+    """A bound on the difference of two times: time(target) - time(source) >= clocks - II · distance.
+
+    Source and target are numbers of instructions; the number of all instructions represents clock 0.
+    """
 
     source: int
     target: int
@@ -83,7 +89,10 @@ def positive_cycle(count: int, ways: Sequence[Way]) -> list[int]:
 
 
 def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
-    """The IIs from ``least`` up to the depth of the spoke RAM that are not refuted; all of them if delays are unlimited."""
+    """The IIs from ``least`` up to the depth of the spoke RAM that limits on delays do not refute.
+
+    If delays are unlimited, they are all IIs from ``least`` on.
+    """
     low, high = least, problem.machine.spoke_depth
     limit = problem.rules.max_delay
     if not problem.limits_waits or low > high:
@@ -156,7 +165,8 @@ def _bounds(structure: Structure, limit: int | None) -> list[_Bound]:
 
 
 def hop_span(structure: Structure, one: int, two: int) -> tuple[int, int] | None:
-    """Smallest and largest number of clocks from the allowed tiles of a group to those of another; None without a link."""
+    """The smallest and the largest number of clocks from an allowed tile of one group to one of another; None without a
+    link."""
     if one == two:
         return 0, 0
     hops = structure.problem.hops
@@ -173,12 +183,12 @@ def hop_span(structure: Structure, one: int, two: int) -> tuple[int, int] | None
 def _contradiction(count: int, bounds: Sequence[_Bound], ii: int) -> list[_Bound]:
     """Bounds around a cycle that contradict each other at an II; empty if all bounds can hold."""
     arcs = [(at, bound.source, bound.target, bound.clocks - ii * bound.distance) for at, bound in enumerate(bounds)]
-    # The cycle is returned against its direction, so it is reversed.
+    # The function returns the edges against the direction of the cycle, so they are reversed.
     return [bounds[at] for at in reversed(positive_cycle(count + 1, arcs))]
 
 
 def farthest(problem: Problem) -> int:
-    """Largest number of clocks that a value needs from one tile to another."""
+    """The largest number of clocks that a value needs from one tile to another."""
     return max((clocks for row in problem.hops for clocks in row if clocks is not None), default=0)
 
 
@@ -231,6 +241,7 @@ def _paths_text(ids: Sequence[str], bounds: Iterable[_Bound]) -> str:
 
 
 def _shortened(chain: list[str]) -> list[str]:
+    """The chain, without its middle part if it is long."""
     return chain if len(chain) <= _NAMED else [*chain[: _NAMED // 2], "...", *chain[-_NAMED // 2 :]]
 
 
@@ -261,7 +272,7 @@ def two_colours(structure: Structure) -> list[int] | None:
 
 
 def _odd_cycle(structure: Structure, parity: int) -> str | None:
-    """The reason why no II with this parity is possible without delays; None if parity gives no reason."""
+    """The reason why no II with this parity (0: even, 1: odd) is possible without delays; None if there is no such reason."""
     problem = structure.problem
     if two_colours(structure) is None:
         return None
@@ -291,9 +302,10 @@ def _odd_cycle(structure: Structure, parity: int) -> str | None:
 
 
 def _closed_cycle(by: dict[int, Precedence], last: Precedence) -> list[Precedence]:
-    """The cycle that a value closes in a tree, in which ``by`` has the edge to each node's parent."""
+    """The cycle that the value ``last`` closes in a tree, in which ``by`` has the edge to the parent of each node."""
 
     def to_root(number: int) -> list[Precedence]:
+        """The edges from a node to the root of its tree."""
         around = []
         while number in by:
             precedence = by[number]
@@ -309,6 +321,7 @@ def _closed_cycle(by: dict[int, Precedence], last: Precedence) -> list[Precedenc
 
 
 def _odd_cycle_reason(structure: Structure, cycle: Sequence[Precedence], parity: int) -> str:
+    """The sentence that says why a cycle refutes all IIs with this parity."""
     ids = [instruction.id for instruction in structure.problem.instructions]
     named = ", ".join(f"{ids[value.source]} -> {ids[value.target]}" for value in cycle[:_NAMED])
     named += ", ..." if len(cycle) > _NAMED else ""

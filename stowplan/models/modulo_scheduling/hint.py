@@ -1,7 +1,7 @@
-"""Hints for modulo scheduling: for each instruction when it is issued, and how good each tile is for it.
+"""Hints for modulo scheduling: for each instruction the time at which it is issued, and how good each tile is for it.
 
-Values are named ``time`` (0 for the first issue of an iteration, 1 for the last) and ``tile N`` for each tile, by its number.
-Instructions are in the problem's order.
+The list of values ``time`` has numbers from 0, for the first issue of an iteration, to 1 for the last. For each tile, the list
+``tile N`` says how good tile N is for each instruction. Instructions are in the problem's order.
 
 A hint for an earlier version of a loop body can be transferred to the current version. Instructions are then matched by their
 properties (:mod:`stowplan.models.hint`) and tiles by number. Instructions without a counterpart get confidence 0.
@@ -15,16 +15,17 @@ from stowplan.models.hint import Hint, HintValues, Steps, carried, check_hint, m
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 
+#: Name of the list of times.
 TIME = "time"
 
 
 def tile_name(tile: int) -> str:
-    """Name of the values for a tile."""
+    """Name of the list of values for a tile."""
     return f"tile {tile}"
 
 
 def counts(problem: Problem) -> dict[str, int]:
-    """Number of values of each name in a hint: one for each instruction."""
+    """The number of values that a hint has under each name: one for each instruction."""
     return dict.fromkeys((TIME, *map(tile_name, range(problem.machine.tiles))), len(problem.instructions))
 
 
@@ -37,13 +38,17 @@ def hint(
     plan: Plan | None = None,
     source: str = "",
 ) -> Hint:
-    """A hint for a problem with values in [0, 1]: ``time`` of shape ``[instructions]``, ``tiles`` ``[tiles, instructions]``."""
+    """Build a hint from values in [0, 1]: ``time`` of shape ``[instructions]``, and ``tiles`` of shape
+    ``[tiles, instructions]``."""
     values = {TIME: time} | {tile_name(tile): row for tile, row in zip(range(problem.machine.tiles), tiles, strict=True)}
     return of_values(problem, values, confidence=confidence, plan=plan, source=source)
 
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
-    """A hint that contains a valid plan and the values that correspond to it."""
+    """Build a hint that contains a valid plan and the values that correspond to it.
+
+    ``source`` names the origin of the plan, for people.
+    """
     last = max(1, *plan.times) if plan.times else 1
     tiles = [[float(at == tile) for at in plan.tiles] for tile in range(problem.machine.tiles)]
     return hint(problem, [time / last for time in plan.times], tiles, plan=plan, source=source)
@@ -74,12 +79,12 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
 
 
 def matched_instructions(problem: Problem, earlier: Problem) -> list[int]:
-    """[instructions] the corresponding instruction of an earlier version; -1 for none."""
+    """For each instruction, the corresponding instruction of an earlier version, or -1; shape ``[instructions]``."""
     return matched(_steps(problem), _steps(earlier))
 
 
 def _steps(problem: Problem) -> Steps:
-    """The instructions of a problem as steps to be matched."""
+    """The instructions of a problem as steps in the form for matching."""
     instructions = problem.instructions
     sources = [
         [-1 if operand.instruction is None else problem.number[operand.instruction] for operand in instruction.operands]
@@ -101,5 +106,5 @@ def _steps(problem: Problem) -> Steps:
     )
 
 
-#: The values that hints for modulo scheduling may have.
+#: The lists of values that hints for modulo scheduling may have.
 VALUES = HintValues(counts, of_plan, transferred)

@@ -1,4 +1,8 @@
-"""Describes a coarse-grained reconfigurable array (CGRA): a grid of equal tiles, and the links that every tile has."""
+"""Describes a coarse-grained reconfigurable array (CGRA): a grid of equal tiles, and the links that every tile has.
+
+A *tile* is a processing element with its own memory. It executes an instruction of the loop in each *slot*, that is, in each
+clock modulo the initiation interval. Target files of machines are read into these classes.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +20,15 @@ MOST_TILES = 1024
 #: Largest latency, in clocks.
 MOST_LATENCY = 1000
 
-#: ``table[from][to]`` is the number of clocks from one tile to another; None if there is no way.
+#: A table in which ``table[from][to]`` is the number of clocks from one tile to another; None if a value cannot go there.
 Clocks: TypeAlias = tuple[tuple[int | None, ...], ...]
 
 
 class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An output that every tile has, described by the tile it leads to. There, it is an input of the same name."""
+    """An output that every tile has, described by the tile that it leads to. There, it is an input of the same name."""
 
     name: str
+    """Name of the link, which no other link has."""
     rows: int
     """Number of rows downwards; negative for upwards."""
     columns: int = 0
@@ -36,6 +41,7 @@ class Interface(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
     """An interface between the asynchronous fabric and memory."""
 
     name: str
+    """Name of the interface, which no other interface has."""
     ports: int = 1
     """Number of requests that it accepts in one clock."""
     tiles: tuple[int, ...] | None = None
@@ -57,10 +63,13 @@ class AsynchronousFabric(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class Registers(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """The registers of a tile, in which values wait. They do not rotate: an instruction writes the same one every interval."""
+    """The registers of a tile, in which values wait.
+
+    They do not rotate: an instruction writes the same register in every interval.
+    """
 
     count: int | None = None
-    """Most values that wait in a tile at a time; None for any number."""
+    """Largest number of values that wait in a tile at a time; None for any number."""
     output: bool = False
     """Whether a value waits for other tiles in the output register of its own tile, which the next result there overwrites.
     Otherwise it waits in the tiles of its consumers."""
@@ -74,9 +83,13 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     """
 
     name: str
+    """Name of the machine, for people."""
     rows: int
+    """Number of rows of tiles."""
     columns: int = 1
+    """Number of columns of tiles."""
     links: tuple[Link, ...]
+    """The links that every tile has."""
     wraps: bool = False
     """Whether links that lead over an edge of the grid continue at the opposite edge (a torus)."""
     latency: int = 3
@@ -92,7 +105,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
     operations: tuple[str, ...] = ()
     """Operations that a tile can execute; empty for any operation."""
     asynchronous: AsynchronousFabric | None = None
-    """The asynchronous fabric; None if tiles have links only."""
+    """The asynchronous fabric; None if values can only go over links."""
     registers: Registers | msgspec.UnsetType = msgspec.UNSET
     """The registers in which values wait. Files omit the field if any number of values may wait for any time."""
     memory_tiles: tuple[int, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -130,7 +143,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
             check("memory_tiles", ascending, list(tiles), f"one or more of 0 to {self.tiles - 1}, ascending")
 
     def _check_asynchronous(self, fabric: AsynchronousFabric, check: Callable[[str, bool, object, str], None]) -> None:
-        """Check the fields of the asynchronous fabric."""
+        """Raise InputError, through ``check``, if a field of the asynchronous fabric breaks a rule."""
         for field in ("latency", "memory_latency"):
             clocks = getattr(fabric, field)
             check(f"asynchronous.{field}", 0 <= clocks <= 100 * MOST_LATENCY, clocks, f"0 to {100 * MOST_LATENCY} clocks")
@@ -145,7 +158,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @property
     def interfaces(self) -> tuple[Interface, ...]:
-        """Interfaces to memory."""
+        """The interfaces to memory; empty without an asynchronous fabric."""
         return () if self.asynchronous is None else self.asynchronous.interfaces
 
     @property
@@ -166,7 +179,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def one_link(self) -> Clocks:
-        """Clocks from tile to tile over at most one link; 0 from a tile to itself (feedback)."""
+        """The number of clocks from tile to tile over at most one link; 0 from a tile to itself (feedback)."""
         table: list[list[int | None]] = [[None] * self.tiles for _ in range(self.tiles)]
         for tile in range(self.tiles):
             table[tile][tile] = 0
@@ -179,7 +192,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def any_links(self) -> Clocks:
-        """Least clocks from tile to tile over any number of links."""
+        """The least number of clocks from tile to tile over any number of links."""
         table = [list(row) for row in self.one_link]
         for middle in range(self.tiles):
             for row in table:

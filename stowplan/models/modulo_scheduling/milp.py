@@ -1,8 +1,8 @@
 """Modulo scheduling at one initiation interval (II) as a MILP, for comparison with the CP-SAT model.
 
-It is a time-indexed formulation as by Eichenberger and Davidson (1997), with a binary column for each instruction, tile and
-slot, and an integer column for the *round* of each instruction, where time = II · round + slot. Problems in which values may
-pass through tiles are not supported.
+It is a time-indexed formulation in the manner of Eichenberger and Davidson (1997). It has a binary column for each instruction,
+tile and slot, and an integer column for the *round* of each instruction, where time = II · round + slot. Problems in which
+values may pass through tiles are not supported. Registers are not modelled, so for machines with registers it is a relaxation.
 """
 
 from __future__ import annotations
@@ -34,16 +34,19 @@ class _Program(Program):
         self.add_row(terms.items(), lower, upper)
 
     def one_of(self, columns: Sequence[int], least: int = 1) -> None:
-        """Add a row: at most one of the columns is 1, and at least ``least``."""
+        """Add a row that requires at most one of the columns, and at least ``least``, to be 1."""
         self.row(dict.fromkeys(columns, 1.0), least, 1.0)
 
     def implies(self, column: int, *others: int) -> None:
-        """Add a row: if the column is 1, at least one of the others is."""
+        """Add a row that requires at least one of the other columns to be 1 if ``column`` is 1."""
         self.row({column: -1.0, **dict.fromkeys(others, 1.0)}, lower=0.0)
 
 
 class MilpModel:
-    """The MILP of a problem at one II. ``model`` is the program as arrays; its objective is the makespan."""
+    """The MILP of a problem at one II. ``model`` is the program as arrays; its objective is the makespan.
+
+    ``last_time`` is the largest time of an instruction in clocks. Raises UsageError if values may pass through tiles.
+    """
 
     def __init__(self, structure: Structure, ii: int, last_time: int):
         self.structure, self.problem, self.ii = structure, structure.problem, ii
@@ -68,6 +71,7 @@ class MilpModel:
         self.model = self._program.model(self.problem.name or "modulo scheduling")
 
     def _places(self) -> None:
+        """Add the columns ``on[group][tile]``, which say whether a group of instructions is on a tile."""
         program = self._program
         self.on = []
         for allowed in self.structure.allowed:
@@ -75,6 +79,7 @@ class MilpModel:
             program.one_of(self.on[-1])
 
     def _tile(self, number: int) -> list[int]:
+        """The columns of an instruction's tiles, by tile."""
         return self.on[self.structure.group[number]]
 
     def _times(self) -> None:
@@ -99,12 +104,12 @@ class MilpModel:
             if pin.time is not None:
                 program.row(self.time[number], pin.time, pin.time)
             if pin.slot is not None:
-                # For a slot beyond the II there are no columns, and the empty sum cannot be 1, so the row is infeasible.
+                # If the slot is II or more, there are no columns. The empty sum cannot be 1, so the row is infeasible.
                 columns = [row[pin.slot] for row in self.at[number]] if pin.slot < ii else []
                 program.row(dict.fromkeys(columns, 1.0), 1.0, 1.0)
 
     def _space(self) -> None:
-        """Add rows for slots, instruction RAM, memory, the reach of links, and siblings."""
+        """Add rows for slots, instruction RAM, memory, siblings, and the reach of links."""
         program, machine, structure = self._program, self.problem.machine, self.structure
         for tile in self._tiles:
             for slot in range(self.ii):
@@ -146,7 +151,7 @@ class MilpModel:
             program.one_of([row[tile] for row in starts], least=0)
 
     def _delays(self) -> None:
-        """Add the rows 0 <= delay <= limit of every value."""
+        """Add rows that require the delay of every value to be at least 0 and, over links, at most the limit."""
         latency, limit = self.problem.latencies, self.problem.rules.max_delay
         steps: dict[tuple[int, int], Terms] = {}
         for edge in self.structure.precedences:
@@ -163,7 +168,7 @@ class MilpModel:
             self._program.row(row, base, INFINITE if limit is None or edge.clocks is not None else base + limit)
 
     def _ports(self) -> None:
-        """Add rows: in each slot there are at most as many memory requests as ports."""
+        """Add rows that limit the memory requests in each slot to the number of ports."""
         latency = self.problem.latencies
         for limit in self.structure.port_limits:
             for slot in range(self.ii):
@@ -175,7 +180,7 @@ class MilpModel:
                 self._program.row(dict.fromkeys(asks, 1.0), upper=limit.most)
 
     def _words(self, last_time: int) -> None:
-        """Add rows: variables and buffers of asynchronous values fit into the memories."""
+        """Add rows that require variables and buffers of asynchronous values to fit into the memories."""
         program, structure, machine = self._program, self.structure, self.problem.machine
         capacity = machine.memories * machine.memory_depth
         longest = max((distance for buffer in structure.buffers for _, distance in buffer.readers), default=0)
@@ -205,7 +210,10 @@ class MilpModel:
             program.row(terms, upper=capacity)
 
     def _steps(self, one: int, two: int) -> Terms:
-        """Clocks between the tiles of two groups, as a linear expression with a column for each number of clocks to reach."""
+        """The clocks between the tiles of two groups, as a linear expression.
+
+        A column for each number of clocks says whether the two tiles are at least that far apart.
+        """
         if one == two:
             return {}
         values = sorted({clocks for row in self._hops for clocks in row if clocks is not None})
@@ -232,7 +240,8 @@ class MilpModel:
         Returns
         -------
         Plan or None
-            None if starts would share a tile, memory requests find no port, or buffers do not fit into the memory of a tile.
+            An unverified plan; None if starts would share a tile, memory requests find no port, or values do not fit into the
+            memory or the registers of a tile.
         """
         tiles, times = [], []
         for number in range(self.structure.count):
@@ -252,7 +261,7 @@ def solve(
     on_plan: Callable[[Plan], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Outcome[Plan]:
-    """Find the best plan of a problem: IIs are tried from the least one upwards, each with a MILP of its own.
+    """Find the best plan of a problem. IIs are tried from the least one upwards, each with a MILP of its own.
 
     Parameters
     ----------
@@ -263,7 +272,9 @@ def solve(
     node_limit
         Largest number of nodes of each MILP.
     on_plan
-        Called with the plan.
+        Called with the plan, if one is found.
+    should_stop
+        The search ends when it returns True.
 
     Returns
     -------
@@ -273,16 +284,16 @@ def solve(
     Raises
     ------
     UsageError
-        The solver is not available.
+        The solver is not available, or values may pass through tiles.
     """
     structure = Structure(problem)
     if find_obstacle(problem, structure) is not None:
         return Outcome("infeasible", None, None)
     end = time.monotonic() + time_limit
     path = critical_path(problem, structure)
-    everything = range(structure.count)
+    all_instructions = range(structure.count)
     for ii in unrefuted_iis(problem, structure).iis:
-        latest = latest_time(structure, ii, everything)
+        latest = latest_time(structure, ii, all_instructions)
         built = MilpModel(structure, ii, latest)
         left = end - time.monotonic()
         if left <= 0 or (should_stop is not None and should_stop()):

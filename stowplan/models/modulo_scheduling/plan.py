@@ -1,6 +1,6 @@
 """The plan of a modulo-scheduling problem: tile and time of every instruction, route and delay of every value.
 
-This module holds data only; the rules are in the verifier.
+A *tile* is a processing element of the machine. This module defines the data; the verifier checks the rules.
 """
 
 from __future__ import annotations
@@ -9,13 +9,16 @@ from stowplan.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.modulo_scheduling.problem import Problem
 
-#: An objective is the initiation interval (II) times this, plus the makespan: 4000019 is an II of 4 and a makespan of 19
+#: An objective is the initiation interval (II) times this number, plus the makespan: 4000019 is an II of 4 and a makespan of 19
 #: clocks.
 SCALE = 1_000_000
 
 
 def encode_objective(ii: int, makespan: int) -> int:
-    """The objective of a plan. Plans are compared by their II first, and by their makespan second."""
+    """The objective of a plan with this II and makespan in clocks.
+
+    Plans are compared by their II first, and by their makespan second.
+    """
     return ii * SCALE + makespan
 
 
@@ -38,7 +41,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     ii: int
-    """Initiation interval: clocks between the starts of two iterations."""
+    """Initiation interval: number of clocks from the start of one iteration to the start of the next."""
     makespan: int
     """Clocks from 0 to the last result of iteration 0."""
     tiles: tuple[int, ...]
@@ -46,20 +49,20 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     times: tuple[int, ...]
     """Clock at which each instruction is issued in iteration 0; it is issued again every ``ii`` clocks."""
     slots: tuple[int, ...]
-    """Entry of the spoke RAM for each instruction: its time modulo ``ii``."""
+    """Entry of the tile's spoke RAM that issues each instruction: the instruction's time modulo ``ii``."""
     routes: tuple[tuple[int, ...], ...]
     """For each edge, the links that its value takes, as indices into ``Machine.links``; empty for feedback within a tile."""
     delays: tuple[int, ...]
     """For each edge, the number of clocks that its value waits at the input of the consumer."""
     starts: tuple[int, ...]
-    """Numbers of the instructions that start the flows, ascending."""
+    """Numbers of the instructions that the hardware starts at a set time, ascending: one of each flow, or all sources."""
     interfaces: tuple[int | None, ...] = ()
     """For each instruction, the memory interface that it uses, as an index into ``Machine.interfaces``, and None if it is no
     memory access. Empty if no instruction is a memory access."""
     instructions: tuple[str, ...] = ()
-    """Ids of the instructions, for people that read the plan."""
+    """Ids of the instructions, for people who read the plan."""
     name: str = ""
-    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
+    """Name of the problem, for people. The field ``problem`` decides which problem the plan belongs to."""
     target: str = ""
     """Name of the machine, for people."""
     format: str = "stowplan.modulo_scheduling.plan"
@@ -67,7 +70,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _instructions(problem: Problem, plan: Plan) -> dict[int, Values]:
-    """Decisions of instructions, for comparison of plans."""
+    """The decisions about each instruction, by its number, in a form that can be compared."""
     starts = set(plan.starts)
     instructions: dict[int, Values] = {
         at: {"tile": tile, "time": time, "starts": at in starts}
@@ -80,15 +83,18 @@ def _instructions(problem: Problem, plan: Plan) -> dict[int, Values]:
 
 
 def _values(problem: Problem, plan: Plan) -> dict[int, Values]:
+    """The decisions about the value of each edge, by the number of the edge, in a form that can be compared."""
     pairs = zip(plan.routes, plan.delays, strict=True)
     return {at: {"links": " ".join(map(str, links)) or "none", "delay": delay} for at, (links, delay) in enumerate(pairs)}
 
 
 def _edge_name(problem: Problem, at: int) -> str:
+    """The name of an edge: the ids of its producer and its consumer."""
     edge = problem.edges[at]
     return f"{problem.instructions[edge.source].id} to {problem.instructions[edge.target].id}"
 
 
+#: The decisions that :mod:`stowplan.models.decisions` compares between two plans.
 DECISIONS = (
     Decision("instruction", lambda problem, at: problem.instructions[at].id, _instructions),
     Decision("value", _edge_name, _values),

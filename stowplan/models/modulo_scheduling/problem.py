@@ -1,6 +1,8 @@
 """The modulo-scheduling problem: the instructions of a loop body, and the array of tiles (CGRA) that it runs on.
 
-The rules are in docs/reference/modulo-scheduling.md.
+The rules are in docs/reference/modulo-scheduling.md. A *tile* is a processing element with its own memory. A new iteration of
+the loop begins every *initiation interval* (II). Values go over links between tiles (*synchronous*), or over a second network
+whose latency is not fixed (*asynchronous*).
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ from stowplan.result import Assumption
 if TYPE_CHECKING:
     from stowplan.models.modulo_scheduling.plan import Plan  # noqa: F401
 
-#: Times and the makespan, in clocks, stay below this.
+#: Times and the makespan, in clocks, are less than this.
 TIME_LIMIT = 1_000_000
 
 #: Largest distance, in iterations, between producer and consumer.
 MOST_DISTANCE = 1000
 
-#: Prefix of the op of an instruction of which only the operands are known. Any tile can execute it.
+#: Prefix of the op of an instruction whose operation is not known. Any tile can execute it.
 GENERIC = "generic:"
 
 
@@ -69,24 +71,26 @@ class Instruction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """One operation of the loop body. It runs once in every iteration, always on the same tile."""
 
     id: str
+    """Name of the instruction, which no other instruction has."""
     op: str
+    """The operation, for example ``add``."""
     source_op: str | None = None
-    """Name of the op in the graph that it comes from, for people; None if that is ``op``."""
+    """Name of the operation in the graph that the instruction comes from, for people; None if it is ``op``."""
     operands: tuple[Operand, ...] = ()
     """The operands in the order in which the operation takes them."""
     writes: tuple[str, ...] = ()
-    """Ids of tile-memory variables that it writes, or whose tile it must share for another reason."""
+    """Ids of tile-memory variables that it writes, or on whose tile it must be for another reason."""
     latency: int | None = None
     """Clocks from its issue to its result; None for the latency of the machine."""
     tiles: tuple[int, ...] | None = None
     """Tiles that it may be on, ascending; None for any tile."""
     memory: Literal["load", "store"] | None = None
-    """For a memory access: its result is a request that is sent to memory over the asynchronous fabric, and its value is the
-    answer."""
+    """For a memory access, its kind: its result is a request that is sent to memory over the asynchronous fabric, and its value
+    is the answer. None for all other instructions."""
 
     @property
     def op_name(self) -> str:
-        """Name of the op for people."""
+        """Name of the operation, for people."""
         return self.source_op or self.op
 
     @property
@@ -100,6 +104,7 @@ class Variable(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_def
     """Data in the memory of one tile."""
 
     id: str
+    """Name of the variable, which no other variable has."""
     words: int = 1
     """Size in words of the tile memory."""
     tile: int | None = None
@@ -114,8 +119,9 @@ class Pin(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults
     instruction: str
     """Id of the instruction."""
     tile: int | None = None
+    """Number of the tile."""
     time: int | None = None
-    """Clock of its issue in iteration 0."""
+    """Clock at which it is issued in iteration 0."""
     slot: int | None = None
     """Its time modulo the initiation interval."""
 
@@ -124,14 +130,16 @@ class Rules(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Variants of the machine's constraints; the defaults are those of docs/reference/modulo-scheduling.md."""
 
     max_delay: int | None = None
-    """Largest number of clocks that a value may wait at its consumer; None for any number."""
+    """Largest number of clocks that a value over links may wait at its consumer; None for any number."""
     pass_through: bool = False
     """Whether values may pass through other tiles, over more than one link."""
     starts: Literal["flow", "source"] = "flow"
-    """Which instructions must be on different tiles: one start of each flow, or all sources."""
+    """Which instructions the hardware starts at a set time, and which must be on different tiles. ``flow``: one source of each
+    flow (:attr:`Problem.flows`). ``source``: every source, that is, every instruction that no value over links from the same
+    iteration triggers."""
     siblings: Literal["consumers", "consumers_and_producers", "none"] = "consumers"
-    """Which instructions must be on different tiles: the consumers of one producer; also the producers of one consumer; or
-    none."""
+    """Which other instructions must be on different tiles: the consumers of one producer; also the producers of one consumer;
+    or none."""
 
 
 class Edge(NamedTuple):
@@ -153,11 +161,17 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """A modulo-scheduling problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     instructions: tuple[Instruction, ...]
+    """The instructions of the loop body. Their *numbers* are their positions in this tuple."""
     machine: Machine
+    """The machine that the loop body runs on."""
     variables: tuple[Variable, ...] = ()
+    """The variables in tile memory."""
     rules: Rules = Rules()
+    """The variants of the machine's constraints."""
     pins: tuple[Pin, ...] = ()
+    """Fixed tiles, times and slots of instructions, at most one pin for each instruction."""
     name: str = ""
+    """Name of the problem, for people."""
     notes: tuple[str, ...] = ()
     """Remarks of the reader about parts of the input that it could not represent exactly. No rule depends on them."""
     choices: tuple[Assumption, ...] = ()
@@ -206,7 +220,10 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def flows(self) -> tuple[int, ...]:
-        """[instructions] number of the flow: a flow is a set of instructions that synchronous edges connect (weakly)."""
+        """[instructions] number of the flow of each instruction.
+
+        A flow is a set of instructions that synchronous edges connect, whatever their direction.
+        """
         linked = [(edge.source, edge.target) for edge in self.edges if not edge.asynchronous]
         return tuple(components(len(self.instructions), [*linked, *((target, source) for source, target in linked)]))
 
@@ -226,13 +243,14 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @property
     def limits_waits(self) -> bool:
-        """Whether no value may wait for any number of clocks."""
+        """Whether the time for which a value over links may wait is limited."""
         return self.rules.max_delay is not None or bool(self.machine.registers)
 
     def longest_wait(self, ii: int) -> int | None:
-        """Most clocks that a value may wait at an initiation interval; None for any number.
+        """The largest number of clocks that a value may wait at an initiation interval; None for any number.
 
-        A register is written once in every interval, so that no value waits in one for a whole interval.
+        If the machine has registers, each of them is written once in every interval, so that no value waits for a whole
+        interval.
         """
         limits = [ii - 1] if self.machine.registers else []
         limits += [] if self.rules.max_delay is None else [self.rules.max_delay]
@@ -258,10 +276,10 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         )
         unnamed = msgspec.to_builtins(msgspec.structs.replace(self, name="", machine=machine, instructions=instructions))
         del unnamed["notes"], unnamed["choices"]
-        # That loads are on certain tiles is a part of the instructions.
+        # The tiles of loads and stores are fields of the instructions.
         unnamed["machine"].pop("memory_tiles", None)
         if fabric is None:
-            # Without the field, the digest is the one of problems from before there was such a fabric.
+            # Without the field, the digest is that of problems which older versions of the program wrote.
             del unnamed["machine"]["asynchronous"]
         return files.digest(unnamed)
 
@@ -306,7 +324,7 @@ def _check(problem: Problem) -> None:
 
 
 def _check_instruction(problem: Problem, instruction: Instruction, place: str) -> None:
-    """Check the latency and the tiles of an instruction, and that its asynchronous values are possible on the machine."""
+    """Raise InputError if the latency, the tiles or the asynchronous values of an instruction break a rule."""
     name = problem.machine.name or "the machine"
     if instruction.memory is not None and not problem.machine.interfaces:
         raise InputError(f"found a memory access, expected none: {name} has no memory interfaces", place=place)
@@ -323,22 +341,22 @@ def _check_instruction(problem: Problem, instruction: Instruction, place: str) -
 
 
 def _check_flows(problem: Problem) -> None:
-    """Check that flows do not wait for each other in a cycle within one iteration."""
+    """Raise InputError if flows wait for each other in a cycle within one iteration."""
     flow = problem.flows
-    left = [edge for edge in problem.edges if edge.asynchronous and edge.distance == 0]
-    before = len(left) + 1
-    while before > len(left):
-        before = len(left)
+    open_edges = [edge for edge in problem.edges if edge.asynchronous and edge.distance == 0]
+    before = len(open_edges) + 1
+    while before > len(open_edges):
+        before = len(open_edges)
         # A flow that waits for no other, or that no other waits for, is on no cycle.
         for near, far in ((0, 1), (1, 0)):
-            ends = {flow[edge[far]] for edge in left}
-            left = [edge for edge in left if flow[edge[near]] in ends]
-    if left:
-        one, two = (problem.instructions[number].id for number in left[0][:2])
+            ends = {flow[edge[far]] for edge in open_edges}
+            open_edges = [edge for edge in open_edges if flow[edge[near]] in ends]
+    if open_edges:
+        one, two = (problem.instructions[number].id for number in open_edges[0][:2])
         raise InputError(
             f"found the asynchronous value from {one} to {two}, whose flows wait for each other within an iteration, "
             "expected flows in an order: what else goes between them is asynchronous too",
-            place=f"instructions[{left[0].target}] ({two})",
+            place=f"instructions[{open_edges[0].target}] ({two})",
         )
 
 
@@ -358,12 +376,13 @@ def _check_operand(operand: Operand, known: set[str], place: str) -> None:
 
 
 def _check_tile(problem: Problem, tile: int | None, place: str) -> None:
+    """Raise InputError if a tile does not exist; None is accepted."""
     tiles = problem.machine.tiles
     expect(tile is None or 0 <= tile < tiles, place, f"tile {tile}", f"0 to {tiles - 1}")
 
 
 def _check_pins(problem: Problem, known: set[str]) -> None:
-    """Raise InputError if a pinned instruction breaks a rule."""
+    """Raise InputError if a pin breaks a rule, or if the links or the limit on delays contradict the rules."""
     pinned: set[str] = set()
     for at, pin in enumerate(problem.pins):
         place = f"pins[{at}] ({pin.instruction})"
@@ -381,7 +400,7 @@ def _check_pins(problem: Problem, known: set[str]) -> None:
 
 
 def strong_components(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]:
-    """A label of each node's strongly connected component (Tarjan 1972, without recursion).
+    """Find the strongly connected components of a graph (Tarjan 1972, without recursion).
 
     It is written in plain Python, since loop bodies are small and importing a library would take longer.
 
@@ -391,6 +410,11 @@ def strong_components(count: int, pairs: Sequence[tuple[int, int]]) -> list[int]
         Number of nodes, which are numbered from 0.
     pairs
         Edges (from, to); an edge may occur several times.
+
+    Returns
+    -------
+    list of int
+        A label for each node; two nodes have the same label if they are in the same component.
     """
     targets: list[list[int]] = [[] for _ in range(count)]
     for source, target in pairs:
@@ -451,7 +475,8 @@ def _cycle_without_distance(problem: Problem) -> list[int]:
     stuck = next((number for number, count in enumerate(waiting) if count), None)
     if stuck is None:
         return []
-    # An instruction that is stuck has a producer that is stuck, so walking backwards reaches a cycle.
+    # An instruction on a cycle, or behind one, has a producer of which the same is true. Walking backwards therefore reaches a
+    # cycle.
     walk = {stuck: 0}
     last = stuck
     while True:

@@ -1,11 +1,12 @@
-"""Derived facts about a problem that models, bounds and heuristics share; the verifier does not use them.
+"""Derived facts about a problem that models, bounds and heuristics use; the verifier does not use them.
 
 * A *group* is a set of instructions that must share a tile because of tile-memory variables.
 * A *family* is a set of siblings, which must be on different tiles.
-* A *flow* is a set of instructions that synchronous edges connect.
+* A *flow* is a set of instructions that synchronous edges connect. A *source* is an instruction that no synchronous value from
+  the same iteration triggers.
 * A *recurrence* is a cycle of values over several iterations. *Recurrent* instructions are on such a cycle.
 
-There are also the symmetries of the machine.
+:func:`symmetries` returns the symmetries of the machine.
 """
 
 from __future__ import annotations
@@ -23,10 +24,13 @@ class Precedence(NamedTuple):
     """An instruction that waits for another: time(target) + II · distance >= time(source) + latency(source) + transport."""
 
     source: int
+    """Number of the instruction that produces the value."""
     target: int
+    """Number of the instruction that waits."""
     distance: int
+    """Number of iterations from source to target."""
     clocks: int | None
-    """Transport time in nominal clocks over the asynchronous fabric; None if the value takes links, where the transport time
+    """Transport time in nominal clocks over the asynchronous fabric; None if the value takes links, whose transport time
     depends on the two tiles."""
 
 
@@ -43,8 +47,9 @@ class PortLimit(NamedTuple):
     """A limit on the memory requests from some tiles in each slot."""
 
     tiles: frozenset[int]
+    """The tiles."""
     most: int
-    """Largest number of requests that the interfaces of these tiles accept."""
+    """Largest number of requests that the interfaces of these tiles accept in one slot."""
 
 
 class Structure:
@@ -61,7 +66,8 @@ class Structure:
 
     @cached_property
     def precedences(self) -> list[Precedence]:
-        """All precedences: consumers wait for values over links, and all sources of a flow for each value sent to the flow."""
+        """All precedences. Consumers wait for values over links, and every source of a flow waits for each value that is sent
+        to the flow over the asynchronous fabric."""
         problem = self.problem
         precedences = [Precedence(e.source, e.target, e.distance, None) for e in problem.edges if not e.asynchronous]
         sources: dict[int, list[int]] = defaultdict(list)
@@ -85,12 +91,13 @@ class Structure:
         return [Buffer(source, tuple(sorted(readers[source]))) for source in sorted(readers)]
 
     def least_words(self, buffer: Buffer, ii: int) -> int:
-        """Lower bound on the number of words that a buffer needs in any plan."""
+        """Lower bound on the number of words that a buffer needs in any plan at an II."""
         problem = self.problem
         return (problem.latencies[buffer.source] + problem.nominal(buffer.source)) // ii + 1
 
     def words_at(self, ii: int) -> list[int]:
-        """[groups] lower bound on the words of its variables and of the buffers of values that are sent to it."""
+        """[groups] lower bound on the words that a group's variables, and buffers of values that are sent to it, need at an
+        II."""
         words = list(self.words)
         for buffer in self.buffers:
             words[self.group[buffer.readers[0][0]]] += self.least_words(buffer, ii)
@@ -125,17 +132,20 @@ class Structure:
 
     @cached_property
     def group(self) -> list[int]:
-        """[instructions] number of its group; instructions of a group must share a tile because of variables or buffers."""
+        """[instructions] number of the instruction's group.
+
+        Instructions of a group must share a tile because they use the same variables or read the same buffer.
+        """
         users: dict[str, list[int]] = defaultdict(list)
         for number, instruction in enumerate(self.problem.instructions):
             for name in instruction.variables:
                 users[name].append(number)
         shared = [*users.values(), *([reader for reader, _ in buffer.readers] for buffer in self.buffers)]
-        return self._together([(numbers[0], number) for numbers in shared for number in numbers[1:]])
+        return self._weak_components([(numbers[0], number) for numbers in shared for number in numbers[1:]])
 
     @cached_property
     def members(self) -> list[list[int]]:
-        """[groups] numbers of its instructions."""
+        """[groups] numbers of the group's instructions."""
         members: list[list[int]] = [[] for _ in range(max(self.group, default=-1) + 1)]
         for number, group in enumerate(self.group):
             members[group].append(number)
@@ -143,7 +153,7 @@ class Structure:
 
     @cached_property
     def words(self) -> list[int]:
-        """[groups] words of tile memory that its variables need."""
+        """[groups] words of tile memory that the group's variables need."""
         size = {variable.id: variable.words for variable in self.problem.variables}
         return [
             sum(size[name] for name in {name for member in members for name in self.problem.instructions[member].variables})
@@ -152,7 +162,7 @@ class Structure:
 
     @cached_property
     def demands(self) -> list[dict[int, str]]:
-        """[groups] tiles that it must be on, each with the reason. Two different tiles are a contradiction."""
+        """[groups] tiles that the group must be on, each with the reason. Two different tiles are a contradiction."""
         demands: list[dict[int, str]] = [{} for _ in self.members]
         bound = {variable.id: variable.tile for variable in self.problem.variables}
         for number, instruction in enumerate(self.problem.instructions):
@@ -168,7 +178,7 @@ class Structure:
 
     @cached_property
     def allowed(self) -> list[tuple[int, ...]]:
-        """[groups] tiles that it may be on, ascending; empty if demands contradict each other."""
+        """[groups] tiles that the group may be on, ascending; empty if no tile is possible."""
         allowed = []
         for members, demands in zip(self.members, self.demands, strict=True):
             tiles = set(range(self.problem.machine.tiles))
@@ -183,22 +193,22 @@ class Structure:
 
     @cached_property
     def _served(self) -> set[int]:
-        """Tiles that some interface to memory serves."""
+        """The tiles that some interface to memory serves."""
         every = range(self.problem.machine.tiles)
         served = (interface.tiles for interface in self.problem.machine.interfaces)
         return {tile for tiles in served for tile in (every if tiles is None else tiles)}
 
     @cached_property
     def has_one_latency(self) -> bool:
-        """Whether all instructions have the same latency, so that results are in different slots if issues are."""
+        """Whether all instructions have the same latency. Results are then in different slots if issues are."""
         return len(set(self.problem.latencies)) <= 1
 
     @cached_property
     def slotted(self) -> list[int]:
-        """Instructions whose slots a model must decide. All others can wait for any free slot of their tile.
+        """The instructions whose slots a model must decide. All others can wait for any free slot of their tile.
 
-        They are the instructions on recurrences, the memory accesses if ports are scarce, and all instructions if latencies
-        differ, since results of different latencies may leave a tile at the same clock.
+        They are the instructions on recurrences, and the memory accesses if ports are scarce. If latencies differ, they are all
+        instructions, since results of different latencies may leave a tile at the same clock.
         """
         if not self.has_one_latency:
             return list(range(self.count))
@@ -221,26 +231,26 @@ class Structure:
     @cached_property
     def sources(self) -> list[int]:
         """Instructions that receive no synchronous value from the same iteration."""
-        woken = {edge.target for edge in self.problem.edges if edge.distance == 0 and not edge.asynchronous}
-        return [number for number in range(self.count) if number not in woken]
+        triggered = {edge.target for edge in self.problem.edges if edge.distance == 0 and not edge.asynchronous}
+        return [number for number in range(self.count) if number not in triggered]
 
     @property
     def flow(self) -> tuple[int, ...]:
-        """[instructions] number of its flow."""
+        """[instructions] number of the instruction's flow."""
         return self.problem.flows
 
     @cached_property
     def linked(self) -> list[int]:
-        """[instructions] component of instructions that edges connect, including asynchronous ones."""
-        return self._together([(edge.source, edge.target) for edge in self.problem.edges])
+        """[instructions] number of the component that edges connect, including asynchronous edges."""
+        return self._weak_components([(edge.source, edge.target) for edge in self.problem.edges])
 
-    def _together(self, pairs: list[tuple[int, int]]) -> list[int]:
-        """[instructions] component that pairs connect, regardless of their direction."""
+    def _weak_components(self, pairs: list[tuple[int, int]]) -> list[int]:
+        """[instructions] number of the component that pairs of instructions connect, whatever the order in a pair."""
         return components(self.count, [*pairs, *((target, source) for source, target in pairs)])
 
     @cached_property
     def start_choices(self) -> list[list[int]]:
-        """Sets of instructions of which one each must be a start."""
+        """Sets of instructions; exactly one instruction of each set is a start."""
         if self.problem.rules.starts == "source":
             return [[number] for number in self.sources]
         choices: dict[int, list[int]] = defaultdict(list)
@@ -250,13 +260,13 @@ class Structure:
 
     @cached_property
     def component(self) -> list[int]:
-        """[instructions] strongly connected component of the precedences."""
+        """[instructions] number of the instruction's strongly connected component in the graph of precedences."""
         pairs = [(source, target) for source, target, _, _ in self.precedences if source != target]
         return components(self.count, pairs)
 
     @cached_property
     def recurrent(self) -> list[int]:
-        """Instructions on a cycle of two or more instructions."""
+        """The instructions on a cycle of precedences with two or more instructions."""
         size: dict[int, int] = defaultdict(int)
         for label in self.component:
             size[label] += 1
@@ -276,6 +286,7 @@ class Structure:
         return pairs
 
     def _pairs(self, numbers: list[int]) -> set[tuple[int, int]]:
+        """The pairs of different groups of these instructions, the smaller number first."""
         groups = sorted({self.group[number] for number in numbers})
         return {(one, two) for at, one in enumerate(groups) for two in groups[at + 1 :]}
 
@@ -290,9 +301,9 @@ class Structure:
 
 
 def longest_paths(edges: Iterable[tuple[int, int, int]], begin: Sequence[int]) -> list[int]:
-    """Longest paths in a graph: the earliest time of each node that satisfies ``begin`` and all edges.
+    """Longest paths in a graph: the earliest time of each node that satisfies ``begin`` and the edges.
 
-    Edges through a cycle are ignored: nodes on cycles, and behind them, only respect nodes before the cycles.
+    Edges that leave a node on a cycle, or a node behind a cycle, are ignored.
 
     Parameters
     ----------
@@ -318,10 +329,10 @@ def longest_paths(edges: Iterable[tuple[int, int, int]], begin: Sequence[int]) -
 
 
 def symmetries(problem: Problem) -> list[tuple[int, ...]]:
-    """Symmetries of the machine: renumberings of the tiles that map every valid plan to a valid plan; the identity comes first.
+    """Symmetries of the machine: renumberings of the tiles that map every valid plan to a valid plan.
 
-    They are found among reflections, transpositions and, in a torus, shifts. If tiles are fixed or values may pass through
-    tiles, only the identity is returned.
+    They are found among reflections, transpositions and, in a torus, shifts. The identity comes first. If pins or variables fix
+    tiles, or if values may pass through tiles, only the identity is returned.
     """
     machine = problem.machine
     identity = tuple(range(machine.tiles))
@@ -338,16 +349,16 @@ def symmetries(problem: Problem) -> list[tuple[int, ...]]:
     for (down, right), flip, mirror, turn in product(shifts, (1, -1), (1, -1), (False, True)):
         if turn and rows != columns:
             continue
-        moved = []
+        renumbered = []
         for tile in identity:
             row, column = divmod(tile, columns)
             row = (row if flip == 1 else rows - 1 - row) + down
             column = (column if mirror == 1 else columns - 1 - column) + right
             row, column = row % rows, column % columns
-            moved.append(column * columns + row if turn else row * columns + column)
-        same = all(hops[moved[one]][moved[two]] == hops[one][two] for one in identity for two in identity)
-        if same and all({moved[tile] for tile in tiles} == tiles for tiles in restrictions):
-            renumberings[tuple(moved)] = None
+            renumbered.append(column * columns + row if turn else row * columns + column)
+        same = all(hops[renumbered[one]][renumbered[two]] == hops[one][two] for one in identity for two in identity)
+        if same and all({renumbered[tile] for tile in tiles} == tiles for tiles in restrictions):
+            renumberings[tuple(renumbered)] = None
     return list(renumberings)
 
 

@@ -26,8 +26,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found; the objective, None if the plan has the wrong number of entries; and the figures ``ii`` and
-        ``makespan`` in clocks.
+        All violations found, the objective, and the figures ``ii`` and ``makespan`` in clocks. If the plan has the wrong number
+        of entries, the objective is None and there are no figures.
     """
     check = _Check(problem, plan)
     if not check.shape():
@@ -52,7 +52,7 @@ class _Check(Audit):
     """Checks the rules, one in each method. Methods that return a bool say whether further rules can be checked."""
 
     def shape(self) -> bool:
-        """Whether there is one entry for each instruction and edge."""
+        """Check that there is one entry for each instruction and each edge; returns whether there is."""
         plan = self.plan
         instruction_count = len(self.problem.instructions)
         counts = [(field, len(getattr(plan, field)), instruction_count) for field in ("tiles", "times", "slots")]
@@ -65,7 +65,7 @@ class _Check(Audit):
         return not wrong
 
     def places(self) -> bool:
-        """Whether II, tiles and times are in range, so that the other rules make sense."""
+        """Check that II, tiles and times are in range; returns whether they are, so that the other rules make sense."""
         plan, machine = self.plan, self.machine
         before = len(self.violations)
         if not 1 <= plan.ii <= machine.spoke_depth:
@@ -78,7 +78,10 @@ class _Check(Audit):
         return len(self.violations) == before
 
     def slots(self) -> None:
-        """Issues and results do not share a slot of a tile; instructions fit into the RAM of their tile and may be on it."""
+        """Check the instructions of each tile.
+
+        No two issues and no two results share a slot. The instructions fit into the RAM, and all of them may be on the tile.
+        """
         plan = self.plan
         issues: dict[tuple[int, int], int] = {}
         results: dict[tuple[int, int], int] = {}
@@ -107,12 +110,12 @@ class _Check(Audit):
                 self.add("instruction_ram_full", message, *numbers)
 
     def values(self) -> None:
-        """Routes and delays are right, and no link carries two values at the same clock."""
+        """Check that routes and delays are right, and that no link carries two values at the same clock."""
         plan, limit = self.plan, self.problem.rules.max_delay
         if self.machine.registers:
             limit = min(plan.ii - 1, plan.ii if limit is None else limit)
         least = least_clocks(self.problem)
-        # (tile, link, clock modulo the II) -> (producer, clock of iteration 0)
+        # For each (tile, link, clock modulo the II), the value that the link carries: (producer, clock of iteration 0).
         carried: dict[tuple[int, int, int], tuple[int, int]] = {}
         for number, (source, target, distance) in enumerate(self.edges):
             name = f"the value from {self.name(source)} to {self.name(target)}"
@@ -134,7 +137,8 @@ class _Check(Audit):
                 self.add("delay_too_long", f"{name} waits {delay} clocks, expected at most {limit}", source, target)
 
     def registers(self) -> None:
-        """Values that wait for other tiles are not overwritten, and values that wait in a tile find a register there."""
+        """Check that values which wait for other tiles are not overwritten, and that a tile has registers for values that wait
+        there."""
         plan, registers = self.plan, self.machine.registers
         if not registers:
             return
@@ -142,12 +146,12 @@ class _Check(Audit):
             (tile, (time + latency) % plan.ii): number
             for number, (tile, time, latency) in enumerate(zip(plan.tiles, plan.times, self.latency, strict=True))
         }
-        # (tile, slot) -> producers of the values that wait there.
+        # For each (tile, slot), the producers of the values that wait there.
         waiting: dict[tuple[int, int], set[int]] = defaultdict(set)
         for source, target, distance in self.synchronous:
             tile, ready = plan.tiles[source], plan.times[source] + self.latency[source]
             read = plan.times[target] + plan.ii * distance
-            # A value that waits too long is reported elsewhere; within an interval, it passes every slot once.
+            # A value that waits too long is reported elsewhere. Within one interval, a value waits in each slot at most once.
             for clock in range(ready + 1, min(read, ready + plan.ii - 1) + 1):
                 if not registers.output or plan.tiles[target] == tile:
                     waiting[plan.tiles[target], clock % plan.ii].add(source)
@@ -174,7 +178,8 @@ class _Check(Audit):
             self.add("wrong_delay", f"{name} waits {delay} clocks, not {plan.delays[number]}", source, target)
 
     def launches(self) -> None:
-        """Flows begin after the values that are sent to them have arrived; readers of the same such value share a tile."""
+        """Check that flows begin after the values that are sent to them have arrived, and that all readers of such a value
+        share a tile."""
         plan, flow = self.plan, self.flows()
         launch = self.launches_of(flow)
         readers: dict[int, set[int]] = defaultdict(set)
@@ -195,7 +200,7 @@ class _Check(Audit):
                 )
 
     def accesses(self) -> None:
-        """Each memory access has an interface that serves its tile and has a free port."""
+        """Check that each memory access has an interface that serves its tile and has a free port."""
         plan = self.plan
         interfaces = () if self.machine.asynchronous is None else self.machine.asynchronous.interfaces
         requests: dict[tuple[int, int], list[int]] = defaultdict(list)
@@ -222,7 +227,10 @@ class _Check(Audit):
     def _walk(
         self, number: int, source: int, target: int, name: str, carried: dict[tuple[int, int, int], tuple[int, int]]
     ) -> int | None:
-        """Follow a route and return its clocks; None if it does not arrive."""
+        """Follow the route of an edge and return its clocks; None if it does not lead to the consumer.
+
+        ``carried`` has the value on each link so far, and is updated.
+        """
         plan, machine = self.plan, self.machine
         route = plan.routes[number]
         at, clocks = plan.tiles[source], 0
@@ -233,7 +241,7 @@ class _Check(Audit):
                 return None
             clock = plan.times[source] + self.latency[source] + clocks
             other, when = carried.setdefault((at, link, clock % plan.ii), (source, clock))
-            # The same producer at the same clock is the same value; at another clock it is that of another iteration.
+            # The same producer at the same clock means the same value; at another clock, it is a value of another iteration.
             if (other, when) != (source, clock):
                 message = (
                     f"{name} and a value from {self.name(other)} take link {machine.links[link].name} of tile {at} at once"
@@ -249,7 +257,8 @@ class _Check(Audit):
         return clocks
 
     def memories(self) -> None:
-        """Each tile-memory variable is on one tile, the right one, and all variables and buffers fit into the memories."""
+        """Check that each tile-memory variable is on one tile, the right one, and that variables and buffers fit into
+        memory."""
         variables = {variable.id: variable for variable in self.problem.variables}
         users: dict[str, list[int]] = defaultdict(list)
         for number, instruction in enumerate(self.problem.instructions):
@@ -276,7 +285,7 @@ class _Check(Audit):
                 self.add("memory_full", f"tile {tile} has variables of {used} words, its memories hold {capacity}")
 
     def _words_sent(self) -> list[tuple[int, int]]:
-        """(tile, words) of the buffer of each value that arrives over the asynchronous fabric."""
+        """The (tile, number of words) of the buffer of each value that arrives over the asynchronous fabric."""
         plan, flow = self.plan, self.flows()
         launch = self.launches_of(flow)
         last: dict[int, int] = {}
@@ -288,7 +297,7 @@ class _Check(Audit):
         return [(tile[source], (read - launch[flow[source]]) // plan.ii + 1) for source, read in last.items()]
 
     def siblings(self) -> None:
-        """Siblings are on different tiles."""
+        """Check that siblings are on different tiles."""
         rule = self.problem.rules.siblings
         if rule == "none":
             return
@@ -308,19 +317,19 @@ class _Check(Audit):
                     self.add("siblings_share", f"{both} share tile {self.plan.tiles[member]}", other, member)
 
     def starts(self) -> None:
-        """There is one start for each flow, or every source is a start, and starts are on different tiles."""
+        """Check that there is one start for each flow, or every source is a start, and that starts are on different tiles."""
         plan = self.plan
-        woken = {target for _, target, distance in self.synchronous if distance == 0}
-        sources = [number for number in range(len(plan.tiles)) if number not in woken]
+        triggered = {target for _, target, distance in self.synchronous if distance == 0}
+        sources = [number for number in range(len(plan.tiles)) if number not in triggered]
         ascending = list(plan.starts) == sorted(set(plan.starts))
         if self.problem.rules.starts == "source":
-            right = list(plan.starts) == sources
+            is_right = list(plan.starts) == sources
         else:
             flow = self.flows()
             allowed = set(sources)
-            right = ascending and all(number in allowed for number in plan.starts)
-            right = right and sorted(flow[number] for number in plan.starts) == sorted(set(flow))
-        if not right:
+            is_right = ascending and all(number in allowed for number in plan.starts)
+            is_right = is_right and sorted(flow[number] for number in plan.starts) == sorted(set(flow))
+        if not is_right:
             self.add("wrong_starts", f"the starts are {list(plan.starts)}, sources are {sources}")
             return
         first: dict[int, int] = {}
@@ -331,7 +340,7 @@ class _Check(Audit):
                 self.add("starts_share", message, other, number)
 
     def pins(self) -> None:
-        """Pins are respected."""
+        """Check that pinned instructions have their tiles, times and slots."""
         ids = {instruction.id: number for number, instruction in enumerate(self.problem.instructions)}
         for pin in self.problem.pins:
             number = ids[pin.instruction]
@@ -344,7 +353,7 @@ class _Check(Audit):
                     self.add("moved", f"{pin.instruction} has {noun} {is_at}, fixed at {pinned}", number)
 
     def summary(self, makespan: int, objective: int) -> None:
-        """The makespan and the objective that the plan states are the recomputed ones."""
+        """Check that the makespan and the objective that the plan states are the recomputed ones."""
         if self.plan.makespan != makespan:
             self.add("wrong_makespan", f"the plan says {self.plan.makespan} clocks, its makespan is {makespan}")
         if self.plan.objective != objective:

@@ -1,15 +1,17 @@
 """Lower bounds on the peak: bytes that are live at an operator in every order, and minimum cuts.
 
+A *storage* is a tensor with bytes of its own; an operator *touches* the storages that it reads or writes.
+
 *Loads in every order.* A storage is live while an operator runs, whatever the order, if some operator that touches it must run
-before that operator and another one after it. The sum of such storages is a bound (:func:`load_bound`).
+before that operator and another one after it. The sum of the sizes of such storages is a bound (:func:`load_bound`).
 
 *Minimum cuts.* Fix one operator and consider the set of operators that have run before it. The set contains everything that
 the operator needs, nothing that needs the operator, and with each operator all of its predecessors. The bytes that are live
 between the set and the rest are the capacity of a cut in a network: a storage counts if some operator that touches it is in
 the set and another one is not. A minimum cut therefore gives exactly the fewest bytes that can be live at this operator, over
-all orders, and the largest of these numbers over all operators is a bound on the peak (:func:`cut_bound`). It is tighter than
-the first bound if some storage must be live but the order decides which one, for example if either branch of a fork can be
-computed first.
+all orders. The largest of these numbers over all operators is a bound on the peak (:func:`cut_bound`). It is tighter than the
+first bound if some storage must be live but the order decides which one, for example if either branch of a fork can be computed
+first.
 """
 
 from __future__ import annotations
@@ -32,9 +34,9 @@ def load_bound(problem: Problem) -> int:
 
 
 def forced_loads(structure: Structure) -> NDArray[np.int64]:
-    """Bytes that are live while each operator runs, in every order.
+    """The bytes that are live while each operator runs, in every order.
 
-    Counted are the storages that the operator touches, without operands whose bytes a result may reuse, and every storage that
+    These are the storages that the operator touches, without operands whose bytes a result may reuse, and every storage that
     some operator must touch before it and another one after it.
 
     Returns
@@ -97,7 +99,10 @@ def descendants(structure: Structure) -> list[int]:
 
 
 def _reached(order: list[int], starts: Ints, neighbours: Ints) -> list[int]:
-    """[ops] the operators that can be reached over neighbours, as bits; neighbours come earlier in ``order``."""
+    """[ops] the operators that can be reached over neighbours, as the bits of an integer.
+
+    The neighbours of an operator must come before it in ``order``.
+    """
     reached = [0] * len(order)
     start, near = starts.tolist(), neighbours.tolist()
     for op in order:
@@ -151,6 +156,7 @@ class Cuts:
         self._add(every, np.full(n, self._sink), np.zeros(n, np.int64))
 
     def _add(self, tails: Ints, heads: Ints, capacities: Ints) -> None:
+        """Add arcs to the network."""
         if len(tails):
             self._flow.add_arcs_with_capacity(
                 tails.astype(np.int32), heads.astype(np.int32), np.ascontiguousarray(capacities, dtype=np.int64)
@@ -161,25 +167,24 @@ class Cuts:
         return self.cut(op)[0]
 
     def cut(self, op: int, *, want_set: bool = False) -> tuple[int, list[int]]:
-        """The fewest bytes that can be live while an operator runs.
+        """The fewest bytes that can be live while an operator runs, and the operators that have run before it.
 
-        With ``want_set`` the operators that have run before it, in an order with this number of bytes, are returned, too;
-        otherwise the list is empty.
+        The operators are those of an order with this number of bytes. The list is empty unless ``want_set`` is true.
         """
         structure = self._structure
         before = structure.pred[structure.pred_start[op] : structure.pred_start[op + 1]].tolist()
         reusable = structure.pair[structure.pair_start[op] : structure.pair_start[op + 1]].tolist()
         # Operands whose bytes a result may reuse need not be live together with the result.
         changes = {self._begin + other: _INFINITE for other in before} | {self._end + op: _INFINITE}
-        freed = [self._read[storage, op] for storage in reusable if (storage, op) in self._read]
-        for arc, capacity in (*changes.items(), *((arc, 0) for arc in freed)):
+        reusable_arcs = [self._read[storage, op] for storage in reusable if (storage, op) in self._read]
+        for arc, capacity in (*changes.items(), *((arc, 0) for arc in reusable_arcs)):
             self._flow.set_arc_capacity(arc, capacity)
         status = self._flow.solve(self._source, self._sink)
         flow = int(self._flow.optimal_flow()) if status == self._flow.OPTIMAL else 0
         has_run = [op for op in self._flow.get_source_side_min_cut() if op < structure.ops] if want_set else []
         for arc in changes:
             self._flow.set_arc_capacity(arc, 0)
-        for arc in freed:
+        for arc in reusable_arcs:
             self._flow.set_arc_capacity(arc, _INFINITE)
         return flow + int(structure.allocated[op]), has_run
 
@@ -206,22 +211,22 @@ def cut_bound(
     on_bound: Callable[[int], None] = lambda bound: None,
     most: int | None = None,
 ) -> int:
-    """The largest bound from minimum cuts, over as many operators as time allows.
+    """The largest bound from minimum cuts at operators, until ``should_stop`` returns True.
 
     Parameters
     ----------
     ceilings
         [ops] bytes that are live while each operator runs in some known order. The minimum cut of an operator is no larger, so
         operators whose ceiling is at most the bound so far are skipped. Entries are lowered to the minimum cuts that were
-        computed, so that another call continues from there.
+        computed, so that another call does not compute them again.
     floor
         A lower bound in bytes that is proven already.
     should_stop
-        The function returns when this is true.
+        Called for every operator; the function returns when it returns True.
     on_bound
         Called with every better bound.
     most
-        Largest number of operators to consider; None for all.
+        Largest number of operators to consider; None for all operators.
 
     Returns
     -------

@@ -1,8 +1,8 @@
-"""A CP-SAT model that reorders a stretch of consecutive operators so that the peak within the stretch is smallest.
+"""A CP-SAT model that reorders a *stretch*, some consecutive operators of an order, so that its peak is smallest.
 
-Variables are the positions of the operators; storages are intervals between positions, and a cumulative constraint limits the
-bytes that are live. For a whole graph of a few hundred operators the model is too weak, so it is applied to stretches of an
-order.
+Local search for operator order uses it. Variables are the positions of the operators. The live ranges of storages (tensors with
+bytes of their own) are intervals between positions, and a cumulative constraint limits the bytes that are live. For a whole
+graph of a few hundred operators, the model is too weak, so it is applied to stretches of an order.
 """
 
 from __future__ import annotations
@@ -26,9 +26,17 @@ class Stretch:
     before
         Operators that have run before the stretch.
     among
-        Operators of the stretch, in a feasible order, which serves as hint.
+        Operators of the stretch, in a feasible order, which is the hint.
     upper
         Bytes that the peak within the stretch must not exceed.
+
+    Attributes
+    ----------
+    position
+        Position of each operator within the stretch.
+    unit, constant, capacity
+        The peak within the stretch in bytes is ``constant + unit * capacity``. ``constant`` has the storages that are live
+        throughout the stretch, and ``capacity`` is the variable that is minimized.
     """
 
     def __init__(self, structure: Structure, before: Sequence[int], among: Sequence[int], upper: int):
@@ -96,8 +104,9 @@ def order_stretch(
     Returns
     -------
     (list of int or None, int or None)
-        The operators of the stretch in the best order found, None if none within ``upper`` was found; and a lower bound in
-        bytes on the peak within the stretch, ``upper + 1`` if it is proven that no order stays within ``upper``.
+        First, the operators of the stretch in the best order found; None if no order within ``upper`` was found. Second, a
+        lower bound in bytes on the peak within the stretch: ``upper + 1`` if it is proven that no order is within ``upper``,
+        and None if nothing is proven.
     """
     if not among:
         return [], None

@@ -1,6 +1,7 @@
 """The plan of an operator-order problem: an order of the operators, and an offset for every tensor.
 
-The rules that a plan must keep are in the verifier (:mod:`stowplan.models.operator_order.verify`).
+The *peak* is the largest number of bytes that are live while an operator runs. The verifier
+(:mod:`stowplan.models.operator_order.verify`) checks the rules.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     offsets: tuple[int, ...]
     """Offset in bytes of each tensor, in the order of ``problem.tensors``; a view has the offset of its base."""
     name: str = ""
-    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
+    """Name of the problem, for people. The field ``problem`` decides which problem the plan belongs to."""
     target: str = ""
     """Target for which the problem was made, for people: ``order``, as in ``--target order``."""
     format: str = "stowplan.operator_order.plan"
@@ -37,10 +38,10 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _operators(problem: Problem, first: Plan, second: Plan) -> tuple[dict[int, Values], dict[int, Values]]:
-    """What two plans decide about each operator, to compare them: the position of an operator that moved, nothing for others.
+    """The decisions of two plans about each operator, in a form that can be compared: the position of each moved operator.
 
-    As few operators as possible count as moved. If one operator moves from the front to the back, the positions of all others
-    change too, but their relative order does not: only this operator gets a position.
+    As few operators as possible count as moved, and all others have no value. If one operator moves from the front to the back,
+    the positions of all others change, too, but their relative order does not. In this case, only that operator has a position.
     """
     unmoved = in_order(first.order, second.order)
 
@@ -51,14 +52,14 @@ def _operators(problem: Problem, first: Plan, second: Plan) -> tuple[dict[int, V
 
 
 def _tensors(problem: Problem, plan: Plan) -> dict[int, Values]:
-    """The offset of each tensor, by its number."""
+    """The offset of each tensor, by its number, as a decision that can be compared."""
     return {at: {"offset": offset} for at, offset in enumerate(plan.offsets)}
 
 
 def in_order(first: Sequence[int], second: Sequence[int]) -> set[int]:
     """A largest set of operators that have the same relative order in both sequences.
 
-    Both sequences must contain the same operators. The result does not depend on which of the two is passed first.
+    Both sequences must contain the same operators. The result is the same if the two sequences are exchanged.
     """
     first, second = sorted((tuple(first), tuple(second)))
     position = {op: at for at, op in enumerate(second)}
@@ -73,7 +74,7 @@ DECISIONS = (
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """The plan as a table with a row for each tensor that is ever live or returned, in the problem's order.
+    """The plan as a table with a row for each tensor that is ever live or that the program returns, in the problem's order.
 
     Times are positions in the plan's order of operators. A view has the live range of its base. The plan must be valid for the
     problem.

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tensor. It has bytes of its own, or it is a view and shares those of another tensor."""
+    """A tensor. It has bytes of its own, or it is a view and shares the bytes of another tensor."""
 
     id: str
+    """Name of the tensor."""
     size: int
-    """Size in bytes. That of a view does not count, since a view needs no memory of its own."""
+    """Size in bytes. The size of a view does not count, since a view needs no memory of its own."""
     alignment: int = 1
-    """The offset is a multiple of this number of bytes. A view has the alignment of its base."""
+    """The offset is a multiple of this number of bytes. The value of a view does not count."""
     alias_of: int | None = None
-    """Number of the tensor whose bytes it shares (it is a view, or the same memory is written again); None if it has its
-    own."""
+    """Number of the tensor whose bytes it shares, because it is a view or the same memory is written again; None if it has
+    bytes of its own."""
     offset: int | msgspec.UnsetType = msgspec.UNSET
     """For a view: bytes from the start of ``alias_of`` to its own start. Files omit the field if it is 0."""
 
@@ -42,6 +43,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An operator. It runs once, and all tensors that it reads or writes are in memory while it runs."""
 
     id: str
+    """Name of the operator."""
     reads: tuple[int, ...] = ()
     """Numbers of the tensors that it reads."""
     writes: tuple[int, ...] = ()
@@ -61,8 +63,10 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
     """An operator-order problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     tensors: tuple[Tensor, ...]
+    """The tensors. Their *numbers* are their positions in this tuple."""
     ops: tuple[Op, ...]
-    """The operators in the order of the input. It serves as a baseline, but need not be an order in which they can run."""
+    """The operators in the order of the input. This order is a baseline, but the operators need not be able to run in it. Their
+    *numbers* are their positions in this tuple."""
     inputs: tuple[int, ...] = ()
     """Numbers of the tensors that exist before the first operator runs."""
     outputs: tuple[int, ...] = ()
@@ -75,6 +79,7 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
     precedences: tuple[tuple[int, int], ...] = ()
     """Pairs of operators of which the first must run before the second."""
     name: str = ""
+    """Name of the problem, for people."""
     format: str = "stowplan.operator_order.problem"
     version: int = 1
 
@@ -89,7 +94,7 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
 
 
 def of_graph(graph: GraphRules) -> Problem:
-    """The problem of finding an order of a graph's operators, and offsets for its tensors."""
+    """Build the problem of finding an order of a graph's operators, and offsets for its tensors."""
     return Problem(
         tensors=tuple(
             Tensor(

@@ -33,27 +33,33 @@ class Structure:
     size: Ints
     """[storages] size in bytes."""
     given: Ints
-    """[storages] 1 for inputs."""
+    """[storages] 1 for inputs, otherwise 0."""
     kept: Ints
-    """[storages] 1 for storages that must be live to the end: outputs, and inputs that may not be overwritten."""
+    """[storages] 1 for storages that must be live to the end: outputs, and inputs that may not be overwritten; otherwise 0."""
     creator: Ints
-    """[storages] operator that writes it; -1 for inputs."""
+    """[storages] operator that creates the storage, by writing its tensor itself; -1 for inputs."""
     pred_start: Ints
+    """[ops + 1] starts of the lists in ``pred``."""
     pred: Ints
     """For each operator, its direct predecessors."""
     succ_start: Ints
+    """[ops + 1] starts of the lists in ``succ``."""
     succ: Ints
     """For each operator, its direct successors."""
     touch_start: Ints
+    """[ops + 1] starts of the lists in ``touch``."""
     touch: Ints
     """For each operator, the storages that it touches."""
     user_start: Ints
+    """[storages + 1] starts of the lists in ``user``."""
     user: Ints
     """For each storage, the operators that touch it."""
     made_start: Ints
+    """[ops + 1] starts of the lists in ``made``."""
     made: Ints
-    """For each operator, the storages that it writes."""
+    """For each operator, the storages that it creates."""
     pair_start: Ints
+    """[ops + 1] starts of the lists in ``pair``."""
     pair: Ints
     """For each operator, the storages of operands whose bytes a result may reuse (``in_place``)."""
     pair_result: Ints
@@ -71,17 +77,18 @@ class Structure:
 
     @cached_property
     def users(self) -> Ints:
-        """[storages] number of operators that touch it."""
+        """[storages] number of operators that touch the storage."""
         return np.diff(self.user_start)
 
     @cached_property
     def allocated(self) -> Ints:
-        """[ops] bytes of the storages that an operator writes."""
+        """[ops] bytes of the storages that an operator creates."""
         return _sums(self.made_start, self.size[self.made])
 
     @cached_property
     def is_there(self) -> NDArray[np.bool_]:
-        """[storages] whether it is ever live; inputs that no operator reads and that need not stay are not."""
+        """[storages] whether the storage is ever live. An input that no operator touches and that need not stay is never
+        live."""
         return (self.users + self.kept > 0) & (self.users + self.given > 0)
 
     @property
@@ -94,12 +101,12 @@ class Structure:
 
         Inputs are live from position 0, and storages that stay are live to the end. Begin and end are equal for storages that
         are never live. If a result reuses the bytes of an operand, the operand's live range ends at the position of the
-        operator, where that of the result begins.
+        operator, where the live range of the result begins.
 
         Returns
         -------
         tuple of arrays
-            Begin and end, [storages] each.
+            Begin and end, each of shape ``[storages]``.
         """
         position = np.empty(self.ops, np.int64)
         position[np.asarray(order, np.int64)] = np.arange(self.ops)
@@ -115,7 +122,7 @@ class Structure:
         return begin, end
 
     def reused_storages(self, order: Sequence[int] | Ints) -> list[tuple[int, int]]:
-        """Pairs (storage of an operand, storage of the result that reuses its bytes) in an order of the operators."""
+        """Pairs (storage of an operand, storage of the result that reuses its bytes), for an order of the operators."""
         position = np.empty(self.ops, np.int64)
         position[np.asarray(order, np.int64)] = np.arange(self.ops)
         owner = np.repeat(np.arange(self.ops), np.diff(self.pair_start))
@@ -158,8 +165,8 @@ def build(problem: GraphRules) -> Structure:
         for storage in storages_of:
             users[storage].append(number)
     successors: list[list[int]] = [[] for _ in problem.ops]
-    for number, befores in enumerate(problem.predecessors):
-        for before in befores:
+    for number, before_ops in enumerate(problem.predecessors):
+        for before in before_ops:
             successors[before].append(number)
     return Structure(
         tensor=np.array(storages, np.int64),
@@ -178,20 +185,20 @@ def build(problem: GraphRules) -> Structure:
 
 
 def _lists(name: str, lists: Sequence[Iterable[int]]) -> dict[str, Ints]:
-    """Keyword arguments of :class:`Structure` for a list of lists with this name."""
+    """The two arrays of a list of lists with this name, as keyword arguments of :class:`Structure`."""
     rows = [list(items) for items in lists]
     start = np.concatenate([[0], np.cumsum([len(row) for row in rows], dtype=np.int64)]).astype(np.int64)
     return {f"{name}_start": start, name: np.array([item for row in rows for item in row], np.int64)}
 
 
 def _sums(start: Ints, values: Ints) -> Ints:
-    """The sum of each list, of a list of lists that is stored as starts and values."""
+    """The sum of each list, for a list of lists that is stored as starts and values."""
     total: Ints = np.concatenate([[0], np.cumsum(values)]).astype(np.int64)
     return np.subtract(total[start[1:]], total[start[:-1]])
 
 
 def stable_order(structure: Structure) -> list[int]:
-    """The order of the input, made feasible: operators that one needs and that come later are moved right before it."""
+    """The order of the input, made feasible: if an operator needs operators that come later, they are moved right before it."""
     return needed_first(structure, range(structure.ops))
 
 

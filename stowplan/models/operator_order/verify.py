@@ -14,6 +14,7 @@ from stowplan.models.operator_order.plan import Plan
 from stowplan.models.operator_order.problem import Problem
 from stowplan.models.overlaps import overlaps
 
+#: The rules that a plan can break; docs/reference/operator-order.md explains each of them.
 Code = Literal[
     "wrong_problem",
     "wrong_order",
@@ -44,10 +45,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found, but at most :data:`~stowplan.models.overlaps.MOST_OVERLAPS` overlaps; the peak in bytes as
-        ``objective``; and the size of the arena in bytes as ``tie_break`` and as ``figures["arena"]``. Of two plans with the
-        same peak, the one with the smaller arena is preferred. The peak is None if the order does not contain every operator
-        exactly once. The figure ``arena`` is missing if the number of offsets is wrong.
+        All violations found, but at most :data:`~stowplan.models.overlaps.MOST_OVERLAPS` overlaps. The peak in bytes is the
+        ``objective``; it is None if the order does not contain every operator exactly once. The size of the arena in bytes is
+        the ``tie_break`` and ``figures["arena"]``: of two plans with the same peak, the one with the smaller arena is
+        preferred. The figure is missing if the number of offsets is wrong.
     """
     violations = verification.of_problem(problem, plan)
     is_order = sorted(plan.order) == list(range(len(problem.ops)))
@@ -86,7 +87,7 @@ def _ever_live(problem: Problem) -> set[int]:
 
 
 def _check_offsets(problem: Problem, plan: Plan, violations: list[Violation]) -> int:
-    """Check the rules of offsets that do not depend on time; returns the arena in bytes."""
+    """Check the rules of offsets that do not depend on time; returns the size of the arena in bytes."""
     arena = 0
     live = _ever_live(problem)
     for number, (tensor, offset) in enumerate(zip(problem.tensors, plan.offsets, strict=True)):

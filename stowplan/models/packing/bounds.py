@@ -1,9 +1,12 @@
-"""Bounds on packing problems that need no search: the largest load, buffers that cannot fit together, pairs that share bytes.
+"""Bounds on packing problems that need no search, and reasons why a problem is infeasible.
 
-*Pairs that share bytes.* Take a set of m buffers of which every two are live together or have a reuse penalty, and of which at
-most k can lie side by side within the capacity. Draw a line between every two that share no byte: no k + 1 buffers are all
-connected. By Turán's theorem (Turán, Matematikai és Fizikai Lapok 48, 1941) the lines are then at most as many as between k
-groups of nearly equal size, and all other pairs share bytes.
+Heuristics, exact models and certificates use them. The *load* of a moment is the number of bytes that are live then.
+
+*Pairs that share bytes.* Take a *crowd*: a set of m buffers of which every two are live together or have a reuse penalty. Let k
+be the largest number of them that fit into the capacity without sharing a byte. Consider the graph that connects every two of
+them that share no byte. It has no clique of k + 1 buffers. By Turán's theorem (Turán, Matematikai és Fizikai Lapok 48, 1941) it
+has at most as many edges as there are pairs between k groups of nearly equal size. All other pairs share bytes, and each of
+them has a penalty.
 """
 
 from __future__ import annotations
@@ -21,13 +24,14 @@ from stowplan.models.packing.problem import Problem
 
 @dataclass(frozen=True)
 class Overload:
-    """A reason why a problem is infeasible: a few buffers that cannot all fit, and when all of them are live."""
+    """A reason why a problem is infeasible: a few buffers that cannot all fit, and a time at which all of them are live."""
 
     start: int
+    """First moment of an interval ``[start, end)`` in which all of ``buffers`` are live."""
     end: int
-    """``[start, end)`` is an interval in which all of ``buffers`` are live."""
+    """First moment after that interval."""
     load: int
-    """Bytes that they need together."""
+    """Bytes that these buffers need together."""
     buffers: tuple[int, ...]
     """Numbers of the buffers, largest first."""
     reason: str
@@ -35,7 +39,7 @@ class Overload:
 
 
 def live_sets(lives: Iterable[tuple[int, int, int]]) -> Iterator[set[int]]:
-    """The maximal sets of intervals that contain a common moment; the live set of any moment is a subset of one of them.
+    """The maximal sets of intervals that have a moment in common; the live set of any moment is a subset of one of them.
 
     Parameters
     ----------
@@ -45,7 +49,8 @@ def live_sets(lives: Iterable[tuple[int, int, int]]) -> Iterator[set[int]]:
     Yields
     ------
     set of int
-        Numbers of the intervals. It is always the same set object, which changes between yields: copy what you keep.
+        Numbers of the intervals. It is the same set object every time and changes between yields, so a caller that keeps one
+        must copy it.
     """
     events = sorted(
         (moment, begins, number) for number, start, end in lives for moment, begins in ((start, True), (end, False))
@@ -56,7 +61,7 @@ def live_sets(lives: Iterable[tuple[int, int, int]]) -> Iterator[set[int]]:
         if begins:
             live.add(number)
         elif has_grown:
-            # The live set is maximal just before an interval ends, if another one has begun since the last end.
+            # Just before an interval ends, the live set is maximal if an interval has begun since the previous end.
             yield live
         has_grown = begins
         if not begins:
@@ -64,13 +69,14 @@ def live_sets(lives: Iterable[tuple[int, int, int]]) -> Iterator[set[int]]:
 
 
 def load_bound(problem: Problem) -> int:
-    """Lower bound in bytes on the height of any plan: the largest load at a moment, or the end of a fixed buffer."""
+    """Lower bound in bytes on the height of any plan: the peak load or the largest end of a fixed buffer, if that is larger."""
     fixed = (buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None)
     return max(max(fixed, default=0), peak_load(problem))
 
 
 def peak_load(problem: Problem) -> int:
-    """The largest number of bytes that are live at one moment; with permitted overlaps, the largest bound of :func:`loads`."""
+    """The largest number of bytes that are live at one moment; with permitted overlaps, the largest bound of
+    :func:`~stowplan.models.packing.overlaps.loads`."""
     if problem.overlaps:
         return max(loads(problem).values(), default=0)
     spans = problem.spans
@@ -85,7 +91,8 @@ def find_overload(problem: Problem) -> Overload | None:
     """A reason why no plan exists, if one can be found without a search; otherwise None.
 
     Reasons are fixed offsets that overlap or end beyond the capacity, and moments at which the live buffers need more bytes
-    than the capacity. Of all such moments, the one is reported at which the fewest buffers exceed the capacity.
+    than the capacity. Of all such moments, the result has the one at which the fewest buffers exceed the capacity. If the
+    problem permits overlaps, it has the moment with the largest load.
     """
     overload = _fixed_clash(problem)
     if overload is not None or problem.capacity is None or peak_load(problem) <= problem.capacity:
@@ -95,8 +102,8 @@ def find_overload(problem: Problem) -> Overload | None:
     fewest: tuple[int, ...] | None = None
     moment = 0
     for time, live in _overloaded_sets(problem, problem.capacity):
-        # Buffers come largest first, so the shortest prefix that overflows is the smallest set. Prefixes that would be no
-        # smaller than the best one so far are not considered.
+        # Buffers come largest first, so the shortest prefix that exceeds the capacity is the smallest set. Prefixes that are
+        # not shorter than the best one so far are not considered.
         total = 0
         for count, (minus_size, number) in enumerate(live[: len(live) if fewest is None else len(fewest) - 1], 1):
             total -= minus_size
@@ -142,17 +149,20 @@ class Crowd:
     """Buffers of which every two are live together or have a reuse penalty, and of which some must share bytes."""
 
     buffers: tuple[int, ...]
+    """Numbers of the buffers, ascending."""
     pairs: tuple[tuple[int, int], ...]
-    """The pairs with a penalty, the smaller number first."""
+    """Numbers of the pairs of these buffers that are never live together and have a penalty, the smaller number first."""
     least: int
-    """How many of these pairs share bytes in every plan."""
+    """In every plan, at least this many of these pairs share bytes."""
 
 
 def crowds(problem: Problem) -> list[Crowd]:
-    """Crowds that together contain most pairs with a reuse penalty, found greedily; those without a pair that shares are left
-    out.
+    """Find crowds greedily, and return those in which at least one pair shares bytes in every plan.
 
-    For each size, crowds are looked for among the buffers that are at least as large, because fewer of them fit side by side.
+    For each size of a buffer, crowds are sought among the buffers that are at least as large, because fewer of them fit side by
+    side. Each penalty between two of these buffers is in some crowd, unless one of the two has a fixed offset. The list is
+    empty if the problem has no capacity, permits overlaps, or has more than :data:`MOST_CROWDED` buffers or
+    :data:`MOST_CROWDED_PAIRS` penalties.
     """
     spans, penalty_of = problem.spans, problem.penalty_of
     is_large = len(problem.buffers) > MOST_CROWDED or len(penalty_of) > MOST_CROWDED_PAIRS
@@ -160,48 +170,58 @@ def crowds(problem: Problem) -> list[Crowd]:
         return []
     hard = _pairs_live_together(problem)
     penalty_of = {pair: cost for pair, cost in penalty_of.items() if pair not in hard}
-    near: dict[int, set[int]] = {}
+    neighbours: dict[int, set[int]] = {}
     for one, other in (*hard, *penalty_of):
-        near.setdefault(one, set()).add(other)
-        near.setdefault(other, set()).add(one)
+        neighbours.setdefault(one, set()).add(other)
+        neighbours.setdefault(other, set()).add(one)
+    # ``hard`` has the pairs that must not share bytes. A fixed buffer that is live together with all members of a crowd only
+    # reduces the bytes in which the crowd can lie.
     fixed = [number for number, buffer in enumerate(problem.buffers) if buffer.offset is not None]
     found: dict[tuple[int, ...], Crowd] = {}
     for size in sorted({int(spans.size[number]) for pair in penalty_of for number in pair}, reverse=True):
-        large = {number for number in near if spans.size[number] >= size > 0}.difference(fixed)
-        left = {pair for pair in penalty_of if large.issuperset(pair)}
-        while left:
-            members = list(min(left))
-            common = near[members[0]] & near[members[1]] & large
+        candidates = {number for number in neighbours if spans.size[number] >= size > 0}.difference(fixed)
+        uncovered = {pair for pair in penalty_of if candidates.issuperset(pair)}
+        while uncovered:
+            members = list(min(uncovered))
+            common = neighbours[members[0]] & neighbours[members[1]] & candidates
             while common:
-                gain = {number: sum((min(number, other), max(number, other)) in left for other in members) for number in common}
+                gain = {
+                    number: sum((min(number, other), max(number, other)) in uncovered for other in members) for number in common
+                }
                 members.append(min(common, key=lambda number: (-gain[number], number)))
-                common &= near[members[-1]]
-            around = [number for number in fixed if all((min(pair), max(pair)) in hard for pair in product((number,), members))]
+                common &= neighbours[members[-1]]
+            fixed_around = [
+                number for number in fixed if all((min(pair), max(pair)) in hard for pair in product((number,), members))
+            ]
             crowd = _crowd(
-                problem, tuple(sorted(members)), hard, around if all(pair in hard for pair in combinations(around, 2)) else []
+                problem,
+                tuple(sorted(members)),
+                hard,
+                fixed_around if all(pair in hard for pair in combinations(fixed_around, 2)) else [],
             )
-            left.difference_update(crowd.pairs)
+            uncovered.difference_update(crowd.pairs)
             if crowd.least:
                 found[crowd.buffers] = crowd
     return list(found.values())
 
 
-#: Largest numbers of buffers and of penalties of a problem in which crowds are looked for: it takes some tenths of a second.
+#: Largest numbers of buffers and of penalties of a problem in which crowds are sought: the search takes some tenths of a
+#: second.
 MOST_CROWDED, MOST_CROWDED_PAIRS = 300, 1000
 
 
 def _crowd(problem: Problem, members: tuple[int, ...], hard: Set[tuple[int, int]], fixed: Iterable[int]) -> Crowd:
-    """The crowd of these buffers; ``fixed`` are buffers at fixed offsets that may share bytes with none of them."""
+    """The crowd of these buffers; ``fixed`` are buffers at fixed offsets, which share no bytes with each other or a member."""
     pairs = tuple(pair for pair in combinations(members, 2) if pair not in hard)
-    room = (problem.capacity or 0) - sum(problem.buffers[number].size for number in fixed)
-    beside = sum(total <= room for total in accumulate(sorted(problem.buffers[number].size for number in members)))
-    share, rest = divmod(len(members), beside) if beside else (0, 0)
-    # Within groups of nearly equal size, all pairs share bytes.
-    return Crowd(members, pairs, rest * share + beside * share * (share - 1) // 2)
+    free_bytes = (problem.capacity or 0) - sum(problem.buffers[number].size for number in fixed)
+    most_beside = sum(total <= free_bytes for total in accumulate(sorted(problem.buffers[number].size for number in members)))
+    group_size, larger_groups = divmod(len(members), most_beside) if most_beside else (0, 0)
+    # The fewest pairs share bytes if the members form `most_beside` groups of nearly equal size: all pairs within a group.
+    return Crowd(members, pairs, larger_groups * group_size + most_beside * group_size * (group_size - 1) // 2)
 
 
 def _pairs_live_together(problem: Problem) -> set[tuple[int, int]]:
-    """The pairs of buffers that are live at some moment, the smaller number first."""
+    """The pairs of buffers that are live together at some moment and have bytes, the smaller number first."""
     spans = problem.spans
     return {
         (min(owner, other), max(owner, other))
@@ -212,12 +232,15 @@ def _pairs_live_together(problem: Problem) -> set[tuple[int, int]]:
 
 
 def disjoint_crowds(problem: Problem) -> list[tuple[Crowd, int]]:
-    """Crowds without a common pair, and a lower bound on the penalties of each: the cheapest pairs of which so many share."""
-    costs, taken, chosen = problem.penalty_of, set[tuple[int, int]](), []
+    """Choose crowds that have no pair in common, and give a lower bound on the penalties that each of them costs.
+
+    The bound of a crowd is the sum of its :attr:`Crowd.least` cheapest penalties.
+    """
+    costs, used_pairs, chosen = problem.penalty_of, set[tuple[int, int]](), []
     found = [(crowd, sum(sorted(costs[pair] for pair in crowd.pairs)[: crowd.least])) for crowd in crowds(problem)]
     for crowd, cost in sorted(found, key=lambda entry: (-entry[1], entry[0].buffers)):
-        if taken.isdisjoint(crowd.pairs):
-            taken.update(crowd.pairs)
+        if used_pairs.isdisjoint(crowd.pairs):
+            used_pairs.update(crowd.pairs)
             chosen.append((crowd, cost))
     return chosen
 
@@ -228,12 +251,12 @@ def reuse_bound(problem: Problem) -> int:
 
 
 def _overloaded_sets(problem: Problem, limit: int) -> Iterator[tuple[int, list[tuple[int, int]]]]:
-    """The live buffers of each moment at which some buffer becomes live and the load exceeds the capacity in bytes.
+    """The live buffers of each moment at which some buffer becomes live and the load exceeds ``limit`` bytes.
 
     Yields
     ------
     tuple
-        The moment, and ``(-size, number)`` of each live buffer, the largest first.
+        The moment, and ``(-size, number)`` of each live buffer, the largest first. The list changes between yields.
     """
     events = sorted(
         (moment, begins, number)
@@ -256,7 +279,7 @@ def _overloaded_sets(problem: Problem, limit: int) -> Iterator[tuple[int, list[t
 
 
 def _shared_span(problem: Problem, numbers: tuple[int, ...], moment: int) -> tuple[int, int]:
-    """The interval around a moment in which all of these buffers are live."""
+    """The interval around a moment in which all of these buffers are live; they must be live at that moment."""
     pieces = [piece for number in numbers for piece in problem.buffers[number].pieces if piece[0] <= moment < piece[1]]
     return max(start for start, _ in pieces), min(end for _, end in pieces)
 

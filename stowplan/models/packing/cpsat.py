@@ -1,20 +1,20 @@
 """Packing as a CP-SAT model: each buffer is a rectangle with a fixed extent in time and a free offset, and none overlap.
 
-:func:`solve` minimizes the height, looks for any plan within the capacity, or minimizes the sum of the reuse penalties within
-it. For each pair of buffers with a penalty, one Boolean variable says that they share bytes, and one for each of the two that
-it lies below the other.
+:func:`solve` minimizes the height, finds any plan within the capacity, or minimizes the sum of the reuse penalties within the
+capacity. For each pair of buffers with a penalty, one Boolean variable says that they share bytes, and two more say which of
+them lies below the other.
 
 :func:`solve_closest` is for plans that should stay close to an earlier one. It minimizes the number of buffers that leave their
 earlier offsets. The model is the same, with a capacity, and a Boolean variable for each buffer says whether it keeps its
-earlier offset. If the earlier offsets of two buffers overlap, a constraint says that not both are kept; without it the linear
-relaxation would be weaker. All other buffers can be lowered until they rest on another buffer or on 0. Some best plan therefore
-has offsets that are sums of sizes and earlier offsets, rounded up to alignments, and the model may count offsets in units of
-the greatest common divisor of these numbers.
+earlier offset. If two buffers would overlap at their earlier offsets, a constraint says that not both are kept; it strengthens
+the linear relaxation. All buffers that leave their offsets can be lowered until they rest on another buffer or on 0. Some best
+plan therefore has offsets that are sums of sizes and earlier offsets, rounded up to alignments. The model can count offsets in
+units of the greatest common divisor of these numbers.
 
-Buffers that may overlap their operands need more. While the operands are live, the buffer is left out of the constraint on
-rectangles. Instead, for each buffer that is live together with it, a Boolean variable says which of the two lies below; the
-distance between their offsets is then at least their separation (:mod:`.overlaps`). For two buffers that hold the same bytes, a
-second Boolean variable says that they have the same offset.
+A buffer that may overlap its operands needs further constraints. While the operands are live, the buffer is left out of the
+constraint on rectangles. Instead, for each buffer that is live together with it, a Boolean variable says which of the two lies
+below; the distance between their offsets is then at least their separation (:mod:`.overlaps`). For two buffers that hold the
+same data, a second Boolean variable says that they have the same offset.
 """
 
 from __future__ import annotations
@@ -42,12 +42,17 @@ class Model:
     """A CP-SAT model of a packing problem with its variables. Offsets and the height count units of ``unit`` bytes."""
 
     problem: Problem
+    """The problem that the model is for."""
     unit: int
+    """Number of bytes in a unit of offsets."""
     model: cp_model.CpModel = field(default_factory=cp_model.CpModel)
+    """The CP-SAT model."""
     offsets: list[cp_model.IntVar] = field(default_factory=list)
+    """Offset of each buffer in units."""
     multiples: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
     """For each buffer whose alignment is several units: its offset divided by its alignment, and the alignment in units."""
     height: cp_model.IntVar | None = None
+    """The height in units, which is minimized; None if the problem has a capacity."""
     keeps_offset: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
     """Only in :func:`solve_closest`, by buffer: whether it keeps its earlier offset, and that offset in bytes."""
     relative_positions: list[tuple[cp_model.IntVar, int, int, int | None]] = field(default_factory=list)
@@ -59,7 +64,8 @@ class Model:
     def add_hint(self, plan: Plan) -> None:
         """Let the solver start from a plan. Every variable gets a value.
 
-        The hint need not be complete in :func:`solve_closest`, where offsets of the plan may be no multiples of the unit.
+        In :func:`solve_closest`, the values need not be a solution, because offsets of the plan may be no multiples of the
+        unit.
         """
         places = [offset // self.unit for offset in plan.offsets]
         values = list(zip(self.offsets, places, strict=True))
@@ -88,23 +94,23 @@ class Model:
 
 
 def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
-    """Build the model of a problem. If the problem has a capacity and no penalties, any plan within it will do, and there is no
-    objective.
+    """Build the model of a problem. If the problem has a capacity and no penalties, any plan within the capacity is a solution,
+    and there is no objective.
 
     Parameters
     ----------
     ceiling
-        A height in bytes that some best plan does not exceed.
+        A height in bytes that some best plan does not exceed. It is used only if the problem has no capacity.
     grid
-        Offsets in bytes that the model must be able to represent, beyond those of buffers that rest on each other.
+        Offsets in bytes that the model must be able to represent, in addition to those of buffers that rest on each other.
 
     Returns
     -------
     Model
         Without a hint.
     """
-    # If all buffers are lowered as far as possible, offsets are sums of sizes, rounded up to alignments. They are multiples of
-    # the greatest common divisor of all sizes and alignments.
+    # If all buffers are lowered as far as possible, offsets are sums of sizes and fixed offsets, rounded up to alignments. They
+    # are multiples of the greatest common divisor of all these numbers.
     unit = gcd(*(value for buffer in problem.buffers for value in (buffer.size, buffer.offset or 0)))
     separation_of = separations(problem)
     alignments = (buffer.alignment for buffer in problem.buffers if buffer.alignment != 1)
@@ -156,22 +162,25 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
     return built
 
 
-#: Largest number of normal patterns.
+#: Largest number of offsets that :func:`_normal_patterns` returns.
 MOST_PATTERNS = 2000
 
 
 def _normal_patterns(problem: Problem, unit: int, limit: int) -> list[int] | None:
-    """The offsets in units that are sums of sizes, or such sums above a fixed buffer, up to ``limit``; None if there are many.
+    """The *normal patterns*: offsets in units, up to ``limit``, that are sums of sizes, or such sums above a fixed buffer.
 
-    Some best plan has no others. Take a best plan, regard all pairs that share no byte as pairs that may not, and lower the
+    Some best plan has no other offsets. Take a best plan, forbid all pairs that share no byte to share any, and lower the
     buffers as far as possible: no pair begins to share bytes (Herz, "Recursive computational procedure for two-dimensional
-    stock cutting", IBM Journal of Research and Development 16, 1972). This needs sizes that are multiples of all alignments.
+    stock cutting", IBM Journal of Research and Development 16, 1972). This requires sizes and ends of fixed buffers that are
+    multiples of all alignments. The result is None if they are not, if overlaps are permitted, or if there are too many
+    patterns.
     """
     buffers = problem.buffers
     step = lcm(*(buffer.alignment for buffer in buffers if buffer.size and buffer.offset is None))
     tops = [buffer.offset + buffer.size for buffer in buffers if buffer.offset is not None]
     if problem.overlaps or any(value % step for value in (*tops, *(buffer.size for buffer in buffers))):
         return None
+    # Bit n of ``sums`` is set if the offset of n units is a normal pattern.
     sums = 1
     for top in tops:
         sums |= 1 << top // unit
@@ -184,7 +193,11 @@ def _normal_patterns(problem: Problem, unit: int, limit: int) -> list[int] | Non
 
 
 def _add_penalties(built: Model) -> None:
-    """Add the objective, the sum of all penalties: two buffers share bytes unless one of them lies below the other."""
+    """Add the objective, which is the sum of the penalties of all pairs that share bytes; does nothing without penalties.
+
+    Two buffers share bytes unless one of them lies below the other. For each crowd (:class:`~.bounds.Crowd`), a constraint
+    demands the least number of pairs that share bytes.
+    """
     model, offsets, buffers = built.model, built.offsets, built.problem.buffers
     costs = []
     for (one, other), cost in built.problem.penalty_of.items():
@@ -206,7 +219,7 @@ def _add_penalties(built: Model) -> None:
 
 
 def _sharing_until(problem: Problem, separation_of: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """For each buffer that may overlap an operand: the moment at which it may no longer overlap any."""
+    """For each buffer that may overlap an operand, the first moment at which it may overlap none of its operands any more."""
     until: dict[int, int] = {}
     for result, operand in separation_of:
         end = min(problem.buffers[operand].upper, problem.buffers[result].upper)
@@ -215,7 +228,7 @@ def _sharing_until(problem: Problem, separation_of: Iterable[tuple[int, int]]) -
 
 
 def _pairs_to_order(problem: Problem, sharing: Mapping[int, int]) -> list[tuple[int, int]]:
-    """Pairs of buffers that are live together while one of the two may overlap an operand; the smaller number first."""
+    """The pairs of buffers that are live together while one of the two may overlap an operand, the smaller number first."""
     spans = problem.spans
     pairs = {
         (min(one, other), max(one, other))
@@ -257,14 +270,15 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
     Returns
     -------
     Outcome
-        The best plan and the bound on the height in bytes; with a capacity there is no bound. Running out of time is never
-        reported as ``infeasible``. The status is ``unknown`` without any work if more than :data:`MOST_PAIRS` pairs of buffers
-        are live together while one of them may overlap an operand.
+        The best plan, and the bound on the height in bytes or on the sum of the penalties. With a capacity and no penalties,
+        nothing is minimized, and there is no bound. Running out of time is never reported as ``infeasible``. The status is
+        ``unknown``, and no model is built, if more than :data:`MOST_PAIRS` pairs of buffers are live together while one of them
+        may overlap an operand.
     """
     if problem.overlaps and len(_pairs_to_order(problem, _sharing_until(problem, separations(problem)))) > MOST_PAIRS:
         return Outcome("unknown", None, None)
     hint = search.get("hint")
-    # Stacking all free buffers on top of each other and above the fixed ones gives a plan whenever there is one.
+    # If there is a plan at all, then stacking all other buffers on top of each other above the fixed ones gives one, too.
     top = max((buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None), default=0)
     ceiling = (
         hint.objective
@@ -280,7 +294,7 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
     )
 
 
-#: Largest number of pairs of buffers that get constraints of their own.
+#: Largest number of pairs of buffers for which constraints are added one by one.
 MOST_PAIRS = 100_000
 
 
@@ -292,14 +306,15 @@ def solve_closest(problem: Problem, earlier: Sequence[int | None], **search: Unp
     problem
         It must have a capacity.
     earlier
-        Earlier offset of each buffer in bytes; None if it has none. Offsets that break a rule are ignored.
+        Earlier offset of each buffer in bytes; None if it has none. Offsets that are misaligned, beyond the capacity or unlike
+        the buffer's fixed offset are ignored.
     search
         Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks.
 
     Returns
     -------
     Outcome
-        The bound is on the number of buffers that move, of those whose earlier offset breaks no rule.
+        The plan, and a bound on the number of buffers that leave their earlier offsets; ignored offsets do not count.
     """
     assert problem.capacity is not None
     attainable = {

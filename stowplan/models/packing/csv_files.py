@@ -1,5 +1,6 @@
 """Reads packing problems from CSV files in the format of the minimalloc project, and plans from such files with offsets.
 
+``stowplan.read`` and ``--plan`` use it for files of packing whose name ends in ``.csv`` or whose header shows the format.
 A file has a line of column names, in any order, and then a line for each buffer.
 
 * Required columns: ``id`` (also named ``buffer`` or ``buffer_id``), ``lower`` (``begin``, ``start``), ``upper`` (the half-open
@@ -32,8 +33,8 @@ MAX_BYTES = 1 << 26
 _REQUIRED_COLUMNS = ("id", "lower", "size")
 _COLUMNS = {*_REQUIRED_COLUMNS, "upper", "end", "alignment", "gaps", "offset", "hint", "overlaps"}
 #: Columns of an offset table (:mod:`stowplan.backends.emit`), and the columns of a list of buffers that they correspond to. The
-#: table's ``end`` is half-open. Rows of parts of buffers, and of tensors in no arena, are skipped. Older tables lack the last
-#: two columns.
+#: table's ``end`` is the first moment after the live range. Rows of parts of buffers, and of tensors in no arena, are skipped.
+#: Older tables lack the last two columns.
 _OFFSET_TABLE_COLUMNS = {
     "name": "id",
     "arena": "",
@@ -49,7 +50,7 @@ _SYNONYMS = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lowe
 
 
 def is_packing_csv(path: str | Path) -> bool:
-    """Whether a file has a name of a CSV file, or its first line contains the columns ``lower`` and ``size``."""
+    """Whether a file's name ends in ``.csv`` or ``.csv.gz``, or its first line contains the columns ``lower`` and ``size``."""
     if Path(path).suffix.lower() == ".csv" or Path(path).name.lower().endswith(".csv.gz"):
         return True
     try:
@@ -58,6 +59,19 @@ def is_packing_csv(path: str | Path) -> bool:
     except (OSError, UnicodeDecodeError):
         return False
     return {"lower", "size"} <= names
+
+
+def has_offsets(path: str | Path) -> bool:
+    """Whether a file is a CSV file of buffers with a column ``offset``, as plans have; False if it cannot be read."""
+    if not is_packing_csv(path):
+        return False
+    try:
+        for line in files.read_lines(path, MAX_BYTES):
+            if line.strip() and not line.startswith("#"):
+                return "offset" in (name.strip().lower() for name in line.split(","))
+    except InputError:
+        pass
+    return False
 
 
 def read_problem(path: str | Path, capacity: int | None = None) -> Problem:
@@ -74,8 +88,8 @@ def read_problem(path: str | Path, capacity: int | None = None) -> Problem:
     ------
     InputError
         A column is missing, unknown or repeated; a row has the wrong number of values; a value is no whole number or out of
-        range; or an id occurs twice. The message has file and line. Also raised for files of more than :data:`MAX_BYTES` and
-        for lines longer than :data:`stowplan.files.MAX_LINE_BYTES`.
+        range; or an id occurs twice. The message has the file and usually the line. The error is also raised for files of more
+        than :data:`MAX_BYTES` and for lines longer than :data:`stowplan.files.MAX_LINE_BYTES`.
     """
     return parse(files.read_lines(path, MAX_BYTES), capacity, source=path)
 
@@ -94,7 +108,7 @@ def parse(
         Name of the file, for messages and as the name of the problem.
     placed
         If None, a value in the column ``offset`` fixes the buffer there. Otherwise the offsets are stored in this dictionary,
-        by id and unchecked, and the buffers are free.
+        by id and unchecked, and the buffers have no fixed offset.
     """
     source_lines = io.StringIO(text) if isinstance(text, str) else text
     reader = csv.reader(_without_byte_order_mark(iter(source_lines)), skipinitialspace=True)
@@ -160,7 +174,7 @@ def _columns(header: list[str], place: str) -> list[str]:
 
 
 def _buffer(values: dict[str, str], place: str) -> Buffer:
-    """The buffer of a row, which is given as texts by column."""
+    """The buffer of a row; ``values`` are the texts of the row by column. Raises InputError if a value breaks a rule."""
     if not values["id"]:
         raise InputError("found an empty id, expected a name", place=place)
     inclusive = "end" in values
@@ -186,6 +200,7 @@ def _buffer(values: dict[str, str], place: str) -> Buffer:
 
 
 def _integer(values: dict[str, str], column: str, place: str) -> int:
+    """The value of a column as a number; raises InputError if it is no whole number."""
     try:
         # int() would also accept "1_000" and digits of other scripts. No number of more than 20 digits is in range.
         if not values[column].isascii() or "_" in values[column] or len(values[column]) > 21:
@@ -220,7 +235,7 @@ def _overlap(text: str, place: str) -> Overlap:
 def read_plan(path: str | Path, problem: Problem) -> Plan:
     """Read a plan from a CSV file that has an ``offset`` for every buffer of a problem.
 
-    If live ranges or sizes in the file differ from those of ``problem``, the plan gets the digest of the problem that the file
+    If live ranges or sizes in the file differ from those of ``problem``, the plan has the digest of the problem that the file
     describes. The verifier then reports that the plan is for another problem.
 
     Parameters
@@ -265,7 +280,10 @@ def read_described_plan(path: str | Path) -> Plan:
 
 
 def _plan_of(problem: Problem, placed: Mapping[str, int], digest: str, path: str | Path) -> Plan:
-    """The plan that gives a problem's buffers these offsets, which are bytes by id."""
+    """The plan that gives a problem's buffers the offsets in ``placed``, which are bytes by id.
+
+    Raises InputError if a buffer has no offset there.
+    """
     offsets: list[int] = []
     for buffer in problem.buffers:
         if buffer.id not in placed:

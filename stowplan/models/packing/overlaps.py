@@ -2,9 +2,10 @@
 
 Two buffers that are live together must satisfy ``o[a] + s[a, b] <= o[b]`` or ``o[b] + s[b, a] <= o[a]``, where ``o`` are their
 offsets and ``s`` is the *separation*: the least number of bytes from the offset of the lower buffer to that of the upper one.
-Without a permitted overlap, it is the size of the lower buffer. If the lower buffer is the result of a permitted overlap and
-the upper one its operand, it is the overlap's ``distance`` minus the operand's size, which may be negative. Two buffers that
-hold the same bytes (a distance of None) keep the full separation, or have the same offset: ``o[a] == o[b]`` is a third choice.
+Without a permitted overlap, the separation is the size of the lower buffer. If the lower buffer is the result of a permitted
+overlap and the upper one its operand, the separation is the overlap's ``distance`` minus the operand's size, which may be
+negative. For two buffers that hold the same data (a distance of None), the separations are the full sizes, and
+``o[a] == o[b]`` is a third choice.
 """
 
 from __future__ import annotations
@@ -29,8 +30,9 @@ def without_overlaps(problem: Problem) -> Problem:
 def separations(problem: Problem) -> dict[tuple[int, int], int | None]:
     """The separation of each permitted overlap, by (result, operand): see the docstring of this module.
 
-    Values are bytes, rounded up to the greatest common divisor of the two alignments; None means that the two buffers may
-    share bytes only at the same offset. Overlaps that do not lower the separation below the result's size are left out.
+    Values are bytes, rounded up to a multiple of the greatest common divisor of the two alignments. None means that the two
+    buffers may share bytes only at the same offset. Overlaps that permit nothing are left out: those whose separation is not
+    smaller than the result's size, and those with a buffer of 0 bytes.
     """
     found: dict[tuple[int, int], int | None] = {}
     for result, operand, distance in problem.overlaps:
@@ -66,9 +68,9 @@ def allows(separation_of: Mapping[tuple[int, int], int | None], one: int, other:
 
 
 def shared_spans(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], tuple[int, int]]:
-    """The range of bytes ``[low, high)`` that a result shares with its operand, by (result, operand), if they share any.
+    """The range of bytes ``[low, high)`` that a result shares with its operand, by (result, operand).
 
-    ``offsets`` are those of a plan, in bytes.
+    Pairs that share no byte are left out. ``offsets`` are those of a plan, in bytes.
     """
     spans = {}
     for result, operand, _ in problem.overlaps:
@@ -80,17 +82,17 @@ def shared_spans(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, in
 
 
 def shared_bytes(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], int]:
-    """The number of bytes that a result shares with its operand, by (result, operand), if they share any."""
+    """The number of bytes that a result shares with its operand, by (result, operand); pairs that share none are left out."""
     return {pair: high - low for pair, (low, high) in shared_spans(problem, offsets).items()}
 
 
 def loads(problem: Problem, chosen: Sequence[int] | None = None) -> dict[int, int]:
-    """A lower bound on the bytes that are occupied, for each moment at which some buffer becomes live.
+    """A lower bound on the number of bytes that are occupied, for each moment at which some buffer becomes live.
 
-    The bound is the sum of the sizes of the live buffers, less the bytes that may be shared. In any plan, a byte that several
-    buffers occupy is shared by all of them but the oldest, each as a result that overlaps an operand. What can be shared is
-    therefore at most the sum, over the results, of the bytes that each may share with all its operands, capped by its own
-    size. The same sum over the operands is another upper limit, and the smaller of the two is subtracted.
+    The bound is the sum of the sizes of the live buffers, less an upper limit on the bytes that they share. If several live
+    buffers of a plan occupy the same byte, each of them except the oldest is a result that overlaps an operand there. The
+    shared bytes are therefore at most the sum, over the results, of the bytes that each may share with all its operands, capped
+    by its own size. The same sum over the operands is another upper limit, and the smaller of the two is subtracted.
 
     Parameters
     ----------
@@ -100,7 +102,7 @@ def loads(problem: Problem, chosen: Sequence[int] | None = None) -> dict[int, in
     Returns
     -------
     dict
-        Bytes by moment.
+        The bound in bytes, by moment.
     """
     buffers, spans = problem.buffers, problem.spans
     is_chosen = np.ones(len(spans.owner), bool) if chosen is None else np.isin(spans.owner, np.array(chosen, np.int64))

@@ -1,4 +1,4 @@
-"""The plan of a packing problem: an offset for every buffer. This module holds data only; the rules are in the verifier."""
+"""The plan of a packing problem: an offset for every buffer. This module defines the data; the verifier checks the rules."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An offset for every buffer. :func:`stowplan.models.packing.verify.verify` says whether the plan is valid.
 
     The objective is the height in bytes: the largest ``offset + size`` of a buffer. For a problem with reuse penalties, it is
-    their sum.
+    the sum of the penalties of all pairs of buffers that share bytes.
     """
 
     offsets: tuple[int, ...]
     """Offset in bytes of each buffer, in the order of ``problem.buffers``."""
     buffers: tuple[Buffer, ...] = ()
-    """A copy of the problem's buffers for programs and people that read the plan. The verifier uses those of the problem."""
+    """A copy of the problem's buffers, for readers of the plan. The verifier uses the buffers of the problem."""
     parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
+    """A copy of the problem's parts, which are tensors of a model that lie inside a buffer, for the same readers."""
     results: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Copies of the problem's parts and results, for the same readers."""
+    """A copy of the problem's results, which are ids of the buffers and parts that a model returns, for the same readers."""
     name: str = ""
-    """Name of the problem, for people. A plan belongs to the problem whose digest its field ``problem`` has."""
+    """Name of the problem, for people. The field ``problem`` decides which problem the plan belongs to."""
     target: str = ""
     """Always empty, since packing problems have no hardware target."""
     format: str = "stowplan.packing.plan"
@@ -45,7 +46,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Raises
         ------
         UsageError
-            The plan has no copy of the buffers, or an id that CSV cannot represent, and CSV was asked for.
+            The file is to be CSV, but the plan has no copy of the buffers, or CSV cannot represent an id.
         """
         if Path(path).suffix.lower() != ".csv":
             files.write_atomic(path, files.encode(self))
@@ -56,28 +57,30 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def height(problem: Problem, offsets: Sequence[int]) -> int:
-    """The largest end of a buffer in bytes; ``offsets`` are those of a plan, in bytes."""
+    """The largest ``offset + size`` of a buffer in bytes; ``offsets`` are those of a plan, in bytes."""
     return max(map(add, offsets, problem.spans.size.tolist()), default=0)
 
 
 def make_plan(problem: Problem, offsets: Iterable[int]) -> Plan:
-    """The plan with these offsets in bytes, and its objective."""
+    """Build the plan with these offsets in bytes and compute its objective. The plan is not checked."""
     places = tuple(offsets)
     if not problem.penalties:
         return Plan(problem=problem.digest, objective=height(problem, places), offsets=places)
     ends = tuple(map(add, places, problem.spans.size.tolist()))
-    shared = (
+    shared_costs = (
         cost
         for (one, other), cost in problem.penalty_of.items()
         if max(places[one], places[other]) < min(ends[one], ends[other])
     )
-    return Plan(problem=problem.digest, objective=sum(shared), offsets=places)
+    return Plan(problem=problem.digest, objective=sum(shared_costs), offsets=places)
 
 
 def _buffers(problem: Problem, plan: Plan) -> dict[int, Values]:
+    """The offset of each buffer, by its number, as a decision that can be compared."""
     return {at: {"offset": offset} for at, offset in enumerate(plan.offsets)}
 
 
+#: The decisions that :mod:`stowplan.models.decisions` compares between two plans.
 DECISIONS = (Decision("buffer", lambda problem, at: problem.buffers[at].id, _buffers),)
 
 

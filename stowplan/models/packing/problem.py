@@ -1,6 +1,6 @@
 """The packing problem: buffers with sizes and fixed live ranges, each of which needs an offset in one arena.
 
-The rules are on docs/reference/packing.md.
+The rules are on docs/reference/packing.md. This module has the data of problems and checks them when they are created.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ LIMIT = 1 << 61
 
 
 class SizedLife(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Name, live range and size: the fields that buffers of packing and of banked packing share."""
+    """Name, live range and size: the fields that buffers of packing and of banked packing have in common."""
 
     id: str
+    """Name of the buffer, which is unique in the problem."""
     lower: int
     """First moment of the live range, in any unit of time."""
     upper: int
@@ -44,21 +45,21 @@ class SizedLife(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class Overlap(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Permission for a buffer, the *result*, to share bytes with a buffer that is live when it is created, the *operand*.
 
-    With a distance, the operand must not outlive the result. While both are live, they share no byte, or
-    ``result.offset + distance <= operand.offset + operand.size``. With None as distance, both buffers hold the same bytes.
+    If ``distance`` is a number, the operand must not outlive the result. While both are live, they share no byte, or
+    ``result.offset + distance <= operand.offset + operand.size``. If ``distance`` is None, both buffers hold the same data.
     While both are live, they share no byte, or they have the same offset.
     """
 
     operand: str
     """Id of the buffer whose bytes may be shared."""
     distance: int | None
-    """Least number of bytes from the result's start to the operand's end if they share bytes; 0 if the operand's data are not
-    needed any more. None: the result may share bytes only at the operand's offset; both buffers have the same size, and either
-    may die first."""
+    """Least number of bytes from the result's start to the operand's end if they share bytes. It is 0 if the operator has read
+    the whole operand before it writes the result. None: the two buffers may share bytes only if they have the same offset; they
+    have the same size, and either may die first."""
 
 
 class Buffer(SizedLife, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Something that occupies ``size`` bytes at one offset during its live range."""
+    """A tensor or other data that occupies ``size`` bytes at one offset during its live range."""
 
     alignment: int = 1
     """The offset is a multiple of this number of bytes."""
@@ -85,41 +86,47 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """A tensor of the model that has no buffer of its own, such as a view. Plans do not depend on it."""
 
     id: str
+    """Name of the tensor, which no buffer and no other part has."""
     buffer: str | None = None
-    """Id of the buffer that contains it; None if it is not in the arena, for example because the model file stores it."""
+    """Id of the buffer that contains the tensor; None if the tensor is not in the arena, for example because the model file
+    stores it."""
     offset: int = 0
     """Bytes from the start of the buffer to the start of this tensor."""
     size: int
-    """Bytes from its first to its last element."""
+    """Bytes from the beginning of the tensor's first element to the end of its last one."""
 
 
 class Penalty(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A reuse penalty: what it costs if two buffers share bytes, one after the other."""
+    """A reuse penalty: a cost that is paid if two buffers share bytes, one after the other."""
 
     first: str
+    """Id of one of the two buffers."""
     second: str
-    """Ids of the two buffers."""
+    """Id of the other buffer."""
     cost: int
-    """Added to the objective if the places of the two buffers have at least one byte in common; 0 or more."""
+    """Cost, 0 or more, that is added to the objective if the two buffers' ranges of bytes have at least one byte in common."""
 
 
 class Pair(NamedTuple):
     """An :class:`Overlap` with the two buffers as positions in ``Problem.buffers``."""
 
     result: int
+    """Position of the result."""
     operand: int
+    """Position of the operand."""
     distance: int | None
     """Distance in bytes; None if only the same offset is allowed."""
 
 
 class Spans(NamedTuple):
-    """The pieces of all buffers as arrays of int64, ordered by buffer and then by time."""
+    """The pieces of all buffers (:attr:`Buffer.pieces`) as arrays of int64, ordered by buffer and then by time."""
 
     owner: NDArray[np.int64]
     """[pieces] number of the buffer that the piece belongs to."""
     start: NDArray[np.int64]
+    """[pieces] first moment of the piece."""
     end: NDArray[np.int64]
-    """[pieces] first moment after the piece; ``start`` is its first moment."""
+    """[pieces] first moment after the piece."""
     size: NDArray[np.int64]
     """[buffers] size in bytes."""
 
@@ -128,6 +135,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """A packing problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     buffers: tuple[Buffer, ...]
+    """The buffers. Their *numbers* are their positions in this tuple."""
     capacity: int | None = None
     """Size of the arena in bytes; None asks for the smallest arena."""
     parts: tuple[Part, ...] | msgspec.UnsetType = msgspec.UNSET
@@ -140,6 +148,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     """Ids of the buffers and parts that the model returns, in its order; the same one may be returned twice. Files omit the
     field if the problem was not read from a model."""
     name: str = ""
+    """Name of the problem, for people."""
     format: str = "stowplan.packing.problem"
     version: int = 1
 
@@ -163,14 +172,14 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         check_overlaps(self)
 
     def save(self, path: str | Path) -> None:
-        """Write the problem to a file: as minimalloc's CSV if its name ends in ``.csv``, otherwise as JSON.
+        """Write the problem to a file: as CSV of the minimalloc project if its name ends in ``.csv``, otherwise as JSON.
 
-        CSV has the buffers alone, without capacity, parts and results.
+        CSV has only the buffers, without capacity, parts and results.
 
         Raises
         ------
         UsageError
-            CSV was asked for, and it cannot represent an id or the reuse penalties.
+            The file is to be CSV, but CSV cannot represent an id or the reuse penalties.
         """
         is_csv = Path(path).suffix.lower() == ".csv"
         if is_csv and self.penalties:
@@ -178,7 +187,11 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         files.write_atomic(path, csv_text(self.buffers).encode() if is_csv else files.encode(self))
 
     def _is_plain(self) -> bool:
-        """A fast check of whole columns. True: all rules of buffers hold. False: they have to be checked one by one."""
+        """Check the rules of all buffers at once with arrays.
+
+        True means that all rules hold. False means that the buffers have to be checked one by one: one may break a rule, or a
+        buffer has fields that this check does not cover.
+        """
         n = len(self.buffers)
         try:
             lower, upper, size, alignment = (
@@ -202,7 +215,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def spans(self) -> Spans:
-        """The live ranges of all buffers without their gaps, as arrays."""
+        """The live ranges of all buffers, without their gaps, as arrays."""
         n = len(self.buffers)
         size = np.fromiter((buffer.size for buffer in self.buffers), np.int64, n)
         if any(buffer.gaps for buffer in self.buffers):
@@ -216,14 +229,14 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
 
     @cached_property
     def overlaps(self) -> tuple[Pair, ...]:
-        """All permitted overlaps, ordered by the result's number."""
+        """All permitted overlaps, ordered by the number of the result."""
         overlaps = [(number, overlap) for number, buffer in enumerate(self.buffers) for overlap in buffer.overlaps or ()]
         numbers = {buffer.id: number for number, buffer in enumerate(self.buffers)} if overlaps else {}
         return tuple(Pair(number, numbers[overlap.operand], overlap.distance) for number, overlap in overlaps)
 
     @cached_property
     def penalty_of(self) -> dict[tuple[int, int], int]:
-        """The cost of each pair of buffers that has a reuse penalty above 0, by their numbers, the smaller one first."""
+        """The cost of each reuse penalty above 0, by the numbers of its two buffers, the smaller one first."""
         number = {buffer.id: at for at, buffer in enumerate(self.buffers)} if self.penalties else {}
         pairs = ((sorted((number[each.first], number[each.second])), each.cost) for each in self.penalties or ())
         return {(one, other): cost for (one, other), cost in pairs if cost}
@@ -246,7 +259,7 @@ def check_buffer(buffer: Buffer, place: str) -> None:
     Parameters
     ----------
     place
-        Where in the input the buffer is, for the message.
+        The position of the buffer in the input, for the message.
 
     Raises
     ------
@@ -275,12 +288,12 @@ def check_buffer(buffer: Buffer, place: str) -> None:
 
 
 def check_parts(buffers: Iterable[SizedLife], parts: Sequence[Part], results: Sequence[str]) -> None:
-    """Check that every part lies inside a buffer and that every result is a buffer or a part.
+    """Check that ids are unique, that every part lies inside its buffer, and that every result is a buffer or a part.
 
     Raises
     ------
     InputError
-        The message names the first part or result that breaks the rule.
+        One of these rules is broken; the message names a part or result that breaks it.
     """
     if parts or results:
         sizes = {buffer.id: buffer.size for buffer in buffers}
@@ -300,12 +313,12 @@ def check_parts(buffers: Iterable[SizedLife], parts: Sequence[Part], results: Se
 
 
 def check_penalties(problem: Problem) -> None:
-    """Check the rules of :class:`Penalty`, and that a problem with penalties has a capacity.
+    """Check the rules of :class:`Penalty`, and that the problem, which has penalties, also has a capacity.
 
     Raises
     ------
     InputError
-        The message names the first penalty that breaks a rule.
+        There is no capacity, or a penalty breaks a rule; the message names the first such penalty.
     """
     if problem.capacity is None:
         raise InputError("found penalties and no capacity, expected a capacity: without one, nothing has to be reused")
@@ -358,14 +371,19 @@ def check_overlaps(problem: Problem) -> None:
 
 
 def csv_text(buffers: Sequence[Buffer], offsets: Sequence[int] | None = None) -> str:
-    """Buffers in minimalloc's CSV format, with the offsets of a plan, or with the offsets and hints that they have themselves.
+    """Write buffers as text in the CSV format of the minimalloc project.
 
     Columns that are empty for all buffers are left out.
+
+    Parameters
+    ----------
+    offsets
+        Offsets of a plan in bytes, one for each buffer. With None, the text has the fixed offsets and the hints of the buffers.
 
     Raises
     ------
     UsageError
-        An id has spaces, and an overlap refers to it.
+        An overlap refers to an id that has spaces or is empty.
     """
     for operand in (overlap.operand for buffer in buffers for overlap in buffer.overlaps or ()):
         if len(operand.split()) != 1:

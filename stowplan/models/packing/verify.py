@@ -1,7 +1,7 @@
 """The verifier of packing: checks all rules of a plan and recomputes its height, the highest address that it uses.
 
-It sweeps over time and uses no solver. It is written from docs/reference/packing.md alone, and shares code with other
-verifiers, but with no solver model, bound or heuristic.
+It checks each buffer, then sweeps over time to find overlaps, and uses no solver. It is written from docs/reference/packing.md
+alone. It shares code with other verifiers, but none with solver models, bounds or heuristics.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from stowplan.models.overlaps import MOST_OVERLAPS, overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 
+#: The rules that a plan can break. ``moved``: a buffer with a fixed offset has another one. ``wrong_parts``: parts or results
+#: that the plan repeats differ from those of the problem.
 Code = Literal[
     "wrong_problem",
     "wrong_count",
@@ -45,8 +47,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found, and the objective: the height in bytes, or the sum of the reuse penalties if the problem has any;
-        None if the number of offsets is wrong. The list of overlaps is cut off after about
+        All violations found, and the objective: the height in bytes, or the sum of the reuse penalties if the problem has any.
+        The objective is None if the number of offsets is wrong. The list of overlaps is cut off after about
         :data:`~stowplan.models.overlaps.MOST_OVERLAPS` pairs.
     """
     violations = verification.of_problem(problem, plan)
@@ -90,20 +92,20 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def _reuse_cost(problem: Problem, plan: Plan) -> int:
-    """The sum of the costs of all pairs with a reuse penalty whose places have a byte in common."""
-    place = {
+    """The sum of the costs of all reuse penalties whose two buffers' ranges of bytes have a byte in common."""
+    bytes_of = {
         buffer.id: range(offset, offset + buffer.size) for buffer, offset in zip(problem.buffers, plan.offsets, strict=True)
     }
     cost = 0
     for penalty in problem.penalties or ():
-        first, second = place[penalty.first], place[penalty.second]
+        first, second = bytes_of[penalty.first], bytes_of[penalty.second]
         if range(max(first.start, second.start), min(first.stop, second.stop)):
             cost += penalty.cost
     return cost
 
 
 def _allowed(problem: Problem, plan: Plan) -> set[tuple[int, int]]:
-    """Pairs of buffers that may share bytes at the plan's offsets, the smaller number first.
+    """The pairs of buffers whose overlap is permitted at the plan's offsets, the smaller number first.
 
     The problem lists pairs of buffers that may share bytes: the result of an operator (whether or not it is one of the
     problem's ``results``), and an operand that is still live when the result is created. If a pair has a distance, the result
@@ -111,7 +113,11 @@ def _allowed(problem: Problem, plan: Plan) -> set[tuple[int, int]]:
     """
     pairs = set()
     for result, operand, distance in problem.overlaps:
-        low, other = plan.offsets[result], plan.offsets[operand]
-        if low == other if distance is None else low + distance <= other + problem.buffers[operand].size:
+        result_offset, operand_offset = plan.offsets[result], plan.offsets[operand]
+        if (
+            result_offset == operand_offset
+            if distance is None
+            else result_offset + distance <= operand_offset + problem.buffers[operand].size
+        ):
             pairs.add((min(result, operand), max(result, operand)))
     return pairs

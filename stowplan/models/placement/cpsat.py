@@ -1,7 +1,7 @@
-"""The part that CP-SAT models of banked packing and of tier placement share.
+"""The part that CP-SAT models of banked packing and of tier placement have in common.
 
-:class:`Places` builds the variables and constraints that assign each item to one memory, limit how many bytes live in a memory
-at once, and, where wanted, give each item an offset. A kind of problem adds its objective and its further rules on top.
+:class:`Places` builds the variables and constraints that assign each item to one memory, limit the bytes that are live in a
+memory at once and, on request, give each item an offset. The models of both kinds add their objectives and further rules.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Places:
         self.inside: dict[tuple[int, int], Var] = {}
         """Boolean variable for each item and each memory that may hold it: whether the item is placed there."""
         self.permanent_load: dict[int, Var] = {}
-        """Load of the permanent items by memory, in units of ``_load_unit`` bytes; only for memories in :meth:`add_loads`."""
+        """Load of the permanent items by memory, in units of ``_load_unit`` bytes; only for memories of :meth:`add_loads`."""
         self._load_unit: dict[int, int] = {}
         self.steps: dict[tuple[int, int], Var] = {}
-        """Offset of an item in a memory, divided by its alignment there; only for memories in :meth:`add_offsets`."""
+        """Offset of an item in a memory, divided by its alignment there; only for memories of :meth:`add_offsets`."""
         for number, item in enumerate(placement.items):
             choices = []
             for memory in item.size_in:
@@ -53,6 +53,7 @@ class Places:
         unit = gcd(*(size for _, size in placement.inside(memory, range(len(placement.items))))) or 1
 
         def load_of(terms: list[tuple[int, int]]) -> Any:
+            """The load in units of the given items (item, bytes) that are placed in the memory, as an expression."""
             variables = [self.inside[number, memory] for number, _ in terms]
             return cp_model.LinearExpr.weighted_sum(variables, [size // unit for _, size in terms])
 
@@ -68,7 +69,8 @@ class Places:
                 model.add(load_of(terms) <= capacity // unit)
 
     def bytes_of(self, memory: int) -> Any:
-        """Bytes of the permanent items in a memory, as an expression; after :meth:`add_loads`."""
+        """Bytes of the permanent items in a memory, as an expression. :meth:`add_loads` must have been called for the
+        memory."""
         return self._load_unit[memory] * self.permanent_load[memory]
 
     def add_offsets(self, memory: int) -> None:
@@ -94,7 +96,7 @@ class Places:
         model.add_no_overlap_2d(times, spaces)
 
     def hint_values(self, memory_of: Sequence[int], offsets: Sequence[int] | None) -> list[tuple[Var, int]]:
-        """A value for every variable that this object has created.
+        """A value for every variable of this object.
 
         Parameters
         ----------
@@ -125,7 +127,7 @@ class Places:
         return memory_of
 
     def offsets(self, value: Value, memory_of: Sequence[int]) -> dict[int, int]:
-        """Offset in bytes by item in a solution, for items whose memory was passed to :meth:`add_offsets`."""
+        """Offset in bytes of each item in a solution, by item, if its memory was passed to :meth:`add_offsets`."""
         return {
             number: value(variable) * self.placement.steps[number, memory]
             for (number, memory), variable in self.steps.items()

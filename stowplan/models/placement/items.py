@@ -1,8 +1,8 @@
 """Items, memories and live ranges: the structure that banked packing and tier placement have in common.
 
-An *item* occupies bytes of one memory for its whole live range. What an item is, what it costs in each memory, and which
-further rules hold depends on the kind of problem. When items fit into the memories is the same for both kinds and is defined
-here.
+An *item* occupies bytes of one memory during all of its live range. The two kinds have different items (buffers, or weights and
+outputs of layers), costs and further rules. The conditions under which items fit into memories are the same for both and are
+defined here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from stowplan.models.packing.bounds import live_sets
 
 
 class Item(NamedTuple):
-    """Something that occupies bytes of one memory during ``[first, end)``."""
+    """A buffer, or the weights or the output of a layer, which occupies bytes of one memory during ``[first, end)``."""
 
     first: int
     """First moment at which it is live."""
     end: int
-    """First moment at which it is no longer live."""
+    """First moment after its live range."""
     size_in: Mapping[int, int]
     """Bytes that it occupies, by the number of the memory. Memories that may not hold it, or are too small, are left out."""
 
@@ -37,10 +37,12 @@ class Memory(NamedTuple):
 
 @dataclass(frozen=True)
 class Placement:
-    """Items, memories, and where the items may start. Items and memories are identified by their position in these lists."""
+    """Items, memories, and the offsets that items may have. Their *numbers* are their positions in these lists."""
 
     items: Sequence[Item]
+    """The items."""
     memories: Sequence[Memory]
+    """The memories."""
     steps: Mapping[tuple[int, int], int]
     """Alignment in bytes of an item's offset, by (item, memory)."""
     lowest: Mapping[tuple[int, int], int]
@@ -50,11 +52,11 @@ class Placement:
 
     @cached_property
     def maximal_live_sets(self) -> list[list[int]]:
-        """Sets of items that are live at the same moment, without the permanent ones; no set is part of another one."""
+        """The maximal sets of items that are live at the same moment, without the permanent items."""
         permanent = {*self.permanent}
         lives = ((number, item.first, item.end) for number, item in enumerate(self.items) if number not in permanent)
         return [sorted(live) for live in live_sets(lives)]
 
     def inside(self, memory: int, numbers: Sequence[int]) -> list[tuple[int, int]]:
-        """(item, bytes) for each of the given items that may be placed in the memory."""
+        """(item, bytes) for each of the items ``numbers`` that may be placed in the memory."""
         return [(number, size) for number in numbers if (size := self.items[number].size_in.get(memory)) is not None]

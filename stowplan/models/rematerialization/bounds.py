@@ -1,7 +1,7 @@
 """Lower bounds on the peak and on the added cost of every plan, from minimum cuts (``cuts``) and from the channel to a host.
 
-Without a host, each operator gives a bound on the added cost by the minimum cut at its first run. The largest of them is the
-bound.
+Without a host, each operator gives a bound on the added cost by the minimum cut at its first run. The largest of these bounds
+is the bound of the problem.
 
 With a host, values that are read after that first run are live at it, are recomputed later, or are fetched later. Let ``F`` be
 the number of bytes that are fetched later. While the operator runs, these bytes are on the host and not on the device. Their
@@ -12,9 +12,10 @@ copies to the host have therefore ended before it, and the copies back begin aft
 - Before the operator runs, all its predecessors run, and ``F`` bytes pass the channel; the longer of the two durations counts.
   After it, all its successors and the recomputations run, and ``F`` bytes pass the channel; again the longer one counts.
 
-``R(F)`` falls with ``F``, and the time on the channel grows. Within a range of values of ``F``, the cost is at least what
-follows from the channel at its lower end and from ``R`` at its upper end. Ranges that cover all values of ``F`` are halved
-where the bound is smallest, and the smallest bound of a range holds for every plan.
+``R(F)`` falls with ``F``, and the time on the channel grows. The time on the channel at the lower end of a range of values of
+``F``, and ``R`` at its upper end, therefore give a lower bound for all ``F`` in the range. The search begins with one range for
+all values of ``F`` and repeatedly halves the range with the smallest bound. The smallest bound of all ranges holds for every
+plan.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class Bounds:
         return self._proofs or {self.most_bytes: self.moments.proof}
 
     def added_cost(self, op: int, limit: int) -> int | None:
-        """Lower bound on the added cost of plans within the limit, from this operator's first run; None if no plan fits."""
+        """Lower bound on the added cost of plans within the limit in bytes, from this operator's first run; None if no plan
+        fits."""
         if not self.most_bytes:
             return self.moments.added_cost(op, limit)
         cost = self.structure.cost
@@ -87,7 +89,7 @@ class Bounds:
             for begin, end in ((low, middle), (middle, high)):
                 heapq.heappush(ranges, (range_bound(begin, end), begin, end))
         bound = ranges[0][0]
-        # Select as few ranges as are needed to prove the bound.
+        # Select few ranges that prove the bound together: each is as long as possible.
         self._proofs, begin = {}, 0
         while begin <= self.most_bytes:
             end = max(high for high in proofs if high >= begin and range_bound(begin, high) >= bound)
@@ -105,8 +107,9 @@ def load_bound(structure: Structure) -> int:
     """Lower bound in bytes on the peak of any plan, without minimum cuts. It is the largest of these numbers:
 
     * for each operator, the bytes that it reads and writes, plus those that are always live;
-    * the bytes that are live at the end; and, without a host, these plus the smallest number of further bytes that an operator
-      needs which may write the last of them.
+    * the bytes that are live at the end;
+    * without a host, these bytes plus the further ones that are live when the last of the values that stay is written. It is
+      not known which operator writes it, so the operator that needs the fewest further bytes counts.
     """
     moments = Moments(structure)
     loads = [end_load(structure), *moments.least_loads(always_live(structure))]
@@ -122,7 +125,8 @@ def load_bound(structure: Structure) -> int:
 
 
 def end_load(structure: Structure) -> int:
-    """Lower bound in bytes on the load of a plan's last step: all values that stay to the end, and bytes reserved then."""
+    """Lower bound in bytes on the load of a plan's last step: all values that stay to the end, and bytes reserved at the
+    end."""
     ends = {structure.root[value] for value, kept in enumerate(structure.kept) if kept}
     moments, rows = Moments(structure), structure.reservations
     last = [row for row in rows if row.until is None] if structure.ops else []
@@ -161,7 +165,7 @@ def added_cost(
     on_bound
         Called with every better bound.
     most
-        Largest number of operators to consider; None for all.
+        Largest number of operators to consider; None for all operators.
 
     Returns
     -------

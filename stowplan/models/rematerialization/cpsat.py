@@ -1,8 +1,8 @@
 """Solves rematerialization problems with CP-SAT: chooses the size of the model and says what its answers prove.
 
 The model allows each operator a limited number of runs. A plan with more runs of an operator pays for them, and a plan with
-more fetches keeps the channel busy for longer. The bound that is reported is therefore at most the least added cost of a plan
-with more runs than the model allows, unless no operator could use more runs.
+more fetches occupies the channel for longer. So there is a lower bound on the added cost of every plan with more runs than the
+model allows. The bound that is reported is never larger than that, unless no operator could use more runs.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RUNS = ((60, 3), (MOST_OPS, 2))
 #: Largest number of runs of an operator whose cost is 0.
 FREE_RUNS = 6
 
-#: Largest number of runs of an operator in a second attempt, if no plan fits with fewer.
+#: Largest number of runs of an operator in a second attempt, if no plan fits with fewer runs.
 ENOUGH_RUNS = 8
 
 #: No model is built if a time in it could reach this number.
@@ -39,9 +39,9 @@ LIMIT = 1 << 50
 
 @dataclass
 class _RunCounts:
-    """Decides how many runs of each operator, and fetches of each value, the model has.
+    """Decides how many runs of each operator, and how many fetches of each value, the model has.
 
-    No operator needs more runs than its results are read.
+    An operator never needs more runs than the number of times that its results are read.
     """
 
     structure: Structure
@@ -75,20 +75,20 @@ class _RunCounts:
 
     @property
     def is_short(self) -> bool:
-        """Whether the host has fewer bytes than all values that may be sent."""
+        """Whether the host has fewer bytes than all values that may be sent have together."""
         structure, channel = self.structure, self.structure.problem.channel
         return channel is not None and channel.limit < sum(structure.size[value] for value in structure.fetched)
 
     def _reads(self, op: int) -> int:
-        """Largest number of runs of an operator that can all be useful."""
+        """The largest number of runs of an operator that can all be useful."""
         structure, values = self.structure, self.structure.writes[op]
         stays = [structure.kept[value] for value in values]
-        # Without fetches, all values of an operator that stay to the end come from the same run.
+        # Without fetches, all results of an operator that stay to the end come from the same run.
         ends = sum(stays) if structure.fetched else any(stays)
         return sum(self.runs[reader] for value in values for reader in structure.readers[value]) + ends
 
     def _cap(self, useful: int, most: int, cost: int) -> int:
-        """The number of runs in the model: ``useful``, but at most ``most``. More runs would add at least ``cost``."""
+        """The number of runs in the model: ``useful``, but at most ``most``. Plans with more runs add at least ``cost``."""
         if useful > most and (self.upper is None or cost < self.upper):
             self.ceiling, self.is_capped = min(self.ceiling, max(0, cost)), True
         return min(useful, most)
@@ -112,8 +112,9 @@ def solve(
     Returns
     -------
     Outcome
-        The status is ``infeasible`` only if the order was free and no plan could use more runs than the model has, and
-        ``optimal`` only if the plan's added cost equals the bound.
+        The status is ``infeasible`` only if the model chooses the order and no plan could use more runs than the model has. It
+        is ``optimal`` only if the plan's added cost equals the bound. It is ``unknown``, and no model is solved, if the graph
+        has more than :data:`MOST_OPS` operators (with a host :data:`MOST_OPS_WITH_HOST`) or costs that are too large.
     """
     structure, channel = build(problem), problem.channel
     most_ops = MOST_OPS if channel is None else MOST_OPS_WITH_HOST
@@ -146,7 +147,8 @@ def solve(
 
 
 def with_proven_status(outcome: Outcome[Plan]) -> Outcome[Plan]:
-    """The outcome with ``optimal`` as status exactly if the bound proves it; the solver's status is about its model only."""
+    """The outcome with the status ``optimal`` exactly if the bound proves it. The solver's own status only refers to its model,
+    which does not have all plans."""
     proven = outcome.plan is not None and outcome.bound is not None and outcome.plan.objective <= outcome.bound
     status = "optimal" if proven else "feasible" if outcome.status == "optimal" else outcome.status
     return Outcome(status, outcome.plan, outcome.bound)

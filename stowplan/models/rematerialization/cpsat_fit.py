@@ -18,10 +18,11 @@ class Life(NamedTuple):
     """Bytes that are live during ``[start, end)``, if they are live at all."""
 
     start: Time
+    """Time from which the bytes are live."""
     end: cp_model.IntVar
-    """At least ``start`` if the bytes are live."""
+    """Time up to which the bytes are live, at least ``start``; without meaning if they are not live at all."""
     is_there: cp_model.IntVar | None
-    """Boolean variable that says whether the bytes are live at all; None if they always are, from time 0 on."""
+    """Boolean variable that says whether the bytes are live at all; None if they are always live from time 0 on."""
     size: int
     """Number of bytes."""
 
@@ -67,7 +68,7 @@ def add_fit(
     rows = () if structure.problem.limit is None else structure.reservations
     live_at = {row.of: _live_at(model, lives, units, spans[row.of]) for row in rows if row.of is not None}
     for row in rows:
-        # Rounded such that the live bytes next to the reservation stay within the limit if they do so in units.
+        # The reservation is rounded such that live bytes and reservation fit into the limit exactly if they fit in units.
         reserved = max(0, most - (limit - row.size) // unit) if not row.times else most - (limit - row.size) // unit
         demand: Time = reserved
         if row.of is not None:
@@ -93,14 +94,14 @@ def _interval(
 
 
 def _live_at(model: cp_model.CpModel, lives: list[Life], units: list[int], span: tuple[Time, Time]) -> cp_model.LinearExprT:
-    """The units that are live when a run begins, as a linear expression; variables may count more, but not fewer."""
+    """The units that are live when a run begins, as a linear expression. Its value may be larger, but not smaller."""
     terms = []
     for life in lives:
-        has_begun, is_left = model.new_bool_var(""), model.new_bool_var("")
+        has_begun, has_not_ended = model.new_bool_var(""), model.new_bool_var("")
         model.add(life.start > span[0]).only_enforce_if(~has_begun)
-        model.add(life.end <= span[0]).only_enforce_if(~is_left)
+        model.add(life.end <= span[0]).only_enforce_if(~has_not_ended)
         covers = model.new_bool_var("")
-        both = [has_begun, is_left] if life.is_there is None else [has_begun, is_left, life.is_there]
-        model.add_bool_or([covers, *(~each for each in both)])
+        conditions = [has_begun, has_not_ended] if life.is_there is None else [has_begun, has_not_ended, life.is_there]
+        model.add_bool_or([covers, *(~each for each in conditions)])
         terms.append(covers)
     return cp_model.LinearExpr.weighted_sum(terms, units)

@@ -6,9 +6,9 @@ recomputations between the first runs of the operators ``j - 1`` and ``j``, each
 Such a model proves nothing about other orders.
 
 Without a host, a time is a position in the sequence. With a host, times are those of the plan multiplied by a number ``unit``
-that is larger than the number of steps. A run lasts ``unit`` times its cost plus 1, and a move lasts 1, so that no two steps
-have the same time; a copy lasts ``unit`` times its duration. Dividing the times by ``unit`` and rounding down therefore gives
-the times of the plan. A fetch is an operator that reads nothing and whose value can be read when its copy has ended.
+that is larger than the number of steps. A run takes ``unit`` times its cost plus 1, and a move takes 1, so that no two steps
+have the same time; a copy takes ``unit`` times its duration. Times of the plan are the times of the model divided by ``unit``
+and rounded down. A fetch is an operator that reads nothing and whose value can be read when its copy has ended.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Run:
     ready: Time
     """Time from which the values that it writes can be read."""
     ends: dict[int, Var]
-    """For each value that it writes, the time at which the value is no longer retained."""
+    """For each value that it writes, the time from which the value is no longer retained."""
 
 
 class Model:
@@ -59,7 +59,7 @@ class Model:
     order
         The order in which operators first run. None leaves it to the model, which is required with a host.
     ceiling
-        Lower bound on the added cost of plans with more runs.
+        Lower bound on the added cost of plans with more runs than the model has.
     """
 
     def __init__(self, structure: Structure, limit: int, runs: list[int], order: list[int] | None, ceiling: int):
@@ -74,7 +74,7 @@ class Model:
         free = self.unit * (spent + 1) if self._has_host else steps
         self.horizon = free if order is None else n * (n + 1) // 2
         self._steps: dict[tuple[str, int], list[tuple[Var, Var, int]]] = {}
-        """By (action, operator or tensor): for each optional step, whether it takes place, its start and its length."""
+        """For each (action, operator or tensor), the optional steps: whether each takes place, its start and its length."""
         self.runs = [[self._run(op, number) for number in range(count)] for op, count in enumerate(runs)]
         self._sources: list[list[_Run]] = [[] for _ in structure.size]
         """[values] runs and fetches that write each value."""
@@ -88,15 +88,15 @@ class Model:
             for value, readers in enumerate(structure.readers)
             if value not in written and (readers or structure.kept[value])
         }
-        """For each input, the time at which it is no longer retained."""
+        """For each input, the time from which it is no longer retained."""
         for op_runs in self.runs:
             for before, after in itertools.pairwise(op_runs):
                 self.model.add_implication(after.is_there, before.is_there)
                 self.model.add(before.start < after.start).only_enforce_if(after.is_there)
         self._end: Time = self._time("end") if self._has_host else self.horizon
         self._readers: dict[int, list[tuple[Var, Time]]] = {}
-        """By the index of a run's variable ``is_there``: for each step that may read its value, whether it does, and its
-        start."""
+        """For each run, given by the index of its variable ``is_there``, the steps that may read its value: whether each does,
+        and its start."""
         self._sends = [self._send(value) for value in structure.fetched]
         if order is None:
             self._add_no_overlap()
@@ -114,10 +114,14 @@ class Model:
         self.model.minimize(self._end if self._has_host else sum(added))
 
     def added_cost(self, objective: int) -> int:
-        """Convert a value of the model's objective into added cost, such that bounds also hold for plans with more runs."""
+        """Convert a value of the model's objective into added cost.
+
+        The result is never above ``ceiling``, so that a bound also holds for plans with more runs than the model has.
+        """
         return min(objective // self.unit - self._once if self._has_host else objective, self._ceiling)
 
     def _time(self, name: str, more: int = 0) -> Var:
+        """A new variable for a time, at most ``more`` after the horizon."""
         return self.model.new_int_var(0, self.horizon + more, name)
 
     def _slot(self, stage: int, op: int) -> int:
@@ -159,6 +163,7 @@ class Model:
         return _Run(start, is_there, start + length, ends)
 
     def _step(self, action: str, number: int, is_there: Var, start: Var, length: int = 1) -> None:
+        """Record an optional step."""
         self._steps.setdefault((action, number), []).append((is_there, start, length))
 
     def _copied(self, value: int, start: Var, is_there: Var) -> Var:
@@ -176,7 +181,7 @@ class Model:
         return _Run(start, is_there, self._copied(value, start, is_there), {}), wait
 
     def _add_no_overlap(self) -> None:
-        """No two steps overlap in time, and none comes after the end."""
+        """Require that no two steps overlap in time, and that none is after the end."""
         model, places = self.model, []
         for is_there, start, length in itertools.chain.from_iterable(self._steps.values()):
             places.append(model.new_optional_interval_var(start, length, start + length, is_there, ""))
@@ -185,7 +190,7 @@ class Model:
         model.add_no_overlap(places)
 
     def _choose(self, value: int, is_there: Var, start: Time, until: Time, views: Sequence[Var] = ()) -> None:
-        """Choose the instance of a value that a step reads: the last one that was written or fetched before the step.
+        """Let the model choose the instance of a value that a step reads: the last one written or fetched before the step.
 
         Parameters
         ----------
@@ -202,6 +207,7 @@ class Model:
         model.add(sum([*chosen, *from_input]) == is_there)
 
         def retain(end: Var, choice: Var) -> None:
+            """Require that an instance, if it is chosen, is retained as long as its views."""
             for view in views:
                 model.add(end >= view).only_enforce_if(choice)
 
@@ -227,7 +233,7 @@ class Model:
             retain(self._input_ends[value], choice)
 
     def _read(self, op: int, run: _Run) -> None:
-        """Require each value that a run needs: from the last earlier run of its writer or a fetch, and retained until then."""
+        """Require that each value that a run needs was written or fetched before the run, and is retained until then."""
         structure, model = self.structure, self.model
         replaced = {structure.root[value] for value in structure.pairs[op]}
         for value in structure.needs[op]:
@@ -242,7 +248,8 @@ class Model:
                 model.add(self._input_ends[value] >= view)
 
     def _keep(self) -> None:
-        """Values that stay to the end come from the last run of their writer, or from a fetch, and are retained to the end."""
+        """Require that values that stay to the end are retained to the end: the instance of the last run of their writer, or of
+        a fetch."""
         for value, kept in enumerate(self.structure.kept):
             if not kept:
                 continue
@@ -289,14 +296,14 @@ class Model:
         return model.new_optional_interval_var(send.start, self._time(""), leave, send.is_there, "")
 
     def _queue(self, copies: list[tuple[_Run, int]]) -> None:
-        """Copies in one direction run one after the other, in the order in which they are issued."""
+        """Require that the copies in one direction run one after the other, in the order in which they are issued."""
         model = self.model
         for (one, value), (other, another) in itertools.combinations(copies, 2):
             is_first = model.new_bool_var("")
             for first, second, of, order in ((one, other, another, is_first), (other, one, value, ~is_first)):
-                both = [order, first.is_there, second.is_there]
-                model.add(first.start < second.start).only_enforce_if(both)
-                model.add(first.ready + self._copy_cost[of] * self.unit <= second.ready).only_enforce_if(both)
+                conditions = [order, first.is_there, second.is_there]
+                model.add(first.start < second.start).only_enforce_if(conditions)
+                model.add(first.ready + self._copy_cost[of] * self.unit <= second.ready).only_enforce_if(conditions)
 
     def _fit(self, limit: int) -> None:
         """Add the memory constraints."""
@@ -313,7 +320,8 @@ class Model:
     def add_hint(self, plan: Plan) -> None:
         """Let the solver start from a plan, as far as the model has steps for it.
 
-        Hints say which steps take place and, if the order is free, when. With a host, plans that are worse are also excluded.
+        The hint says which steps take place and, if the model chooses the order, at which times. With a host, a constraint also
+        excludes worse plans.
         """
         steps = list(plan.steps())
         times = [self.horizon] * len(steps)
@@ -333,7 +341,7 @@ class Model:
         cpsat_runner.add_hint(self.model, values, complete=False)
 
     def extract(self, value: Value) -> Plan:
-        """The plan of a solution; ``value`` returns the value of a variable in it."""
+        """The plan of a solution; ``value`` returns the value of a variable in the solution."""
         steps = [
             (value(start), sort)
             for sort, step_runs in self._steps.items()

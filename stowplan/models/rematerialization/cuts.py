@@ -7,9 +7,9 @@ moment, so they must fit into memory together with the operator's own bytes. The
 the minimum of the cost of recomputed operators over all sets ``S`` that fit.
 
 That minimum is relaxed (Lagrangian relaxation): instead of the limit on bytes, each byte gets a *multiplier*, a price in units
-of cost. The minimum of the weighted sum of cost and bytes is then a minimum cut. The best multiplier is found by going from one
-cut to the next, as for constrained shortest paths (Handler and Zang 1980). If costs have weight 0, the cut is the smallest
-number of bytes that can be live while the operator runs, which bounds the peak of any plan.
+of cost. The minimum of the weighted sum of cost and bytes is then a minimum cut. Each cut determines the next multiplier to
+try, as for constrained shortest paths (Handler and Zang 1980), until the best multiplier is found. If costs have weight 0, the
+cut is the smallest number of bytes that can be live while the operator runs, which bounds the peak of any plan.
 
 All sums are of whole numbers. If capacities must be rounded, they are rounded down, so the bounds stay valid.
 """
@@ -38,21 +38,20 @@ _INFINITE = 1 << 46
 #: Largest number of multipliers that are tried for one operator.
 _MOST_MULTIPLIERS = 30
 
-#: A proof of a bound on the added cost: the weights of costs and of bytes, and a flow.
+#: A proof of a bound on the added cost: the weights of costs and of bytes, and a flow (:attr:`Moments.proof`).
 Proof = tuple[int, int, list[tuple[int, int, int]]]
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A set of operators that run after the first run of an operator, and minimizes a weighted sum of cost and bytes."""
+    """A set of operators that run after the first run of an operator, chosen to minimize a weighted sum of cost and bytes."""
 
     value: int
-    """The weighted sum, rounded down; a lower bound on its minimum."""
+    """A lower bound on the minimum of the weighted sum; it is the minimum itself unless capacities were rounded down."""
     cost: int
     """Cost of the recomputed operators."""
     bytes: int
-    """Bytes that must be live at the moment for operators of the set, without those that the operator itself reads and
-    writes."""
+    """Bytes that must be live at the moment for operators of the set, without the bytes that the operator itself needs."""
     again: frozenset[int] = frozenset()
     """Recomputed operators: those of the set that must have run before the moment."""
 
@@ -64,7 +63,7 @@ class Moments:
         self.structure = structure
         roots = structure.root
         self.read = [sorted({roots[value] for value in values}) for values in structure.needs]
-        """[operators] storages that it reads, ascending."""
+        """[operators] storages that the operator reads, ascending."""
         self.storages = [value for value, parent in enumerate(structure.parent) if parent < 0]
         self._flow: Flow | None = None
         """The flow of the last cut."""
@@ -75,12 +74,12 @@ class Moments:
 
     @cached_property
     def before(self) -> list[int]:
-        """[operators] operators that must have run before its first run, as the bits of an integer."""
+        """[operators] operators that must have run before the operator's first run, as the bits of an integer."""
         return ancestors(self.structure.ordering)
 
     @cached_property
     def after(self) -> list[int]:
-        """[operators] operators that can first run only after it, as the bits of an integer."""
+        """[operators] operators that can first run only after the operator has run, as the bits of an integer."""
         return descendants(self.structure.ordering)
 
     def with_fetches(self, graph: Structure) -> Moments:
@@ -95,6 +94,7 @@ class Moments:
         input_fetches = fetches_behind.pop(-1, 0)
 
         def with_own(before_or_after: int) -> int:
+            """These operators, and the fetches behind them."""
             return before_or_after | sum(own for op, own in fetches_behind.items() if before_or_after >> op & 1)
 
         result = Moments(graph)
@@ -110,13 +110,14 @@ class Moments:
         return [row for row in self.structure.reservations if self._is_in_force(row, op)]
 
     def _is_in_force(self, row: Reservation, op: int) -> bool:
+        """Whether a reservation is in force at the operator's first run in every order."""
         if row.is_of_one_run:
             return op == row.since
         has_begun = row.since is None or op == row.since or bool(self.before[op] >> row.since & 1)
         return has_begun and (row.until is None or bool(self.after[op] >> row.until & 1))
 
     def available_bytes(self, op: int, limit: int) -> int:
-        """Largest number of bytes that may be live at the operator's first run so that, with reservations, the limit holds."""
+        """The largest number of live bytes with which the operator's first run, including reservations, is within the limit."""
         limits = [limit]
         for row in self.in_force(op):
             if row.of == op:
@@ -141,7 +142,8 @@ class Moments:
         return sum(self.structure.size[value] for value in {*self.structure.writes[op], *self.retained(op)})
 
     def least_loads(self, stays: set[int]) -> list[int]:
-        """[operators] lower bound on the load of each: its own bytes, and those of the storages ``stays``, always live."""
+        """[operators] lower bound on the load of each operator: its own bytes, and those of the storages that are always live,
+        ``stays``."""
         size, read = self.structure.size, self.read
         own = (self.own_bytes(op) + sum(size[value] for value in stays - {*read[op]}) for op in range(len(read)))
         return [self.load(op, live) for op, live in enumerate(own)]
@@ -156,7 +158,8 @@ class Moments:
         return self.load(op, self._cut(op, 0, 1).bytes + self.own_bytes(op))
 
     def added_cost(self, op: int, limit: int) -> int | None:
-        """Lower bound on the added cost of plans within the limit, from this operator's first run; None if no plan fits."""
+        """Lower bound on the added cost of plans within the limit in bytes, from this operator's first run; None if no plan
+        fits."""
         available_bytes, self.bracketing_cuts = self.available_bytes(op, limit) - self.own_bytes(op), None
         fewest = self._cut(op, 0, 1)
         self._proof = 0, 1, self._flow
@@ -189,9 +192,9 @@ class Moments:
     def _arcs(self) -> tuple[Ints, Ints]:
         """[arcs] tails and heads of the network. Nodes are the operators, the storages behind them, the source and the sink.
 
-        There are arcs from the source to each operator, from each operator to the sink, from each operator to the storages that
-        it reads, from each storage to its writer (to the sink for inputs), and from the source to storages that stay to the
-        end.
+        There are arcs from the source to each operator, and from each operator to the sink and to the storages that it reads.
+        Each storage has an arc to its writer, or to the sink if it is an input. There are also arcs from the source to storages
+        that stay to the end.
         """
         structure, n = self.structure, self.structure.ops
         source, sink = n + len(structure.size), n + len(structure.size) + 1
@@ -212,13 +215,14 @@ class Moments:
         return np.array(structure.cost, object), np.array([structure.size[storage] for storage in self.storages], object)
 
     def _mask(self, bits: int) -> NDArray[np.bool_]:
-        """The bits of an integer as a Boolean array, [operators]."""
+        """The bits of an integer as a Boolean array of shape ``[operators]``."""
         n = self.structure.ops
         raw = np.frombuffer(bits.to_bytes((n + 7) // 8, "little"), np.uint8)
         return np.unpackbits(raw, count=n, bitorder="little").astype(bool)
 
     def _cut(self, op: int, cost_weight: int, byte_weight: int) -> Cut:
-        """The set of operators that run after the first run of ``op`` with the smallest weighted sum of cost and bytes."""
+        """The set of operators that run after the first run of ``op`` for which the weighted sum of cost and bytes is
+        smallest."""
         from ortools.graph.python import max_flow
 
         structure, n = self.structure, self.structure.ops

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from stowplan.models.rematerialization.cuts import Moments
 from stowplan.models.rematerialization.structure import Structure
 
-#: Of the operators at which most bytes are live, one in this many is selected, because neighbours give nearly the same bound.
+#: Of the operators at which most bytes are live, every eighth is selected, because neighbours give nearly the same bound.
 APART = 8
 
 #: If a sequence exceeds the limit at some place, this many operators that first run there or later are considered as additions
@@ -23,9 +23,9 @@ NEAR = 60
 
 
 def first_moments(structure: Structure, most: int) -> list[int]:
-    """Up to ``most`` operators of a longest path through the graph, those at which most bytes are live, the fullest first.
+    """Select up to ``most`` operators of a longest path through the graph at which many bytes are live.
 
-    Bytes are counted for the input's order, in which each operator runs once.
+    Bytes are counted for the input's order, in which each operator runs once. The operator with most live bytes comes first.
     """
     start, pred = structure.ordering.pred_start.tolist(), structure.ordering.pred.tolist()
     length, before = [0] * structure.ops, [-1] * structure.ops
@@ -39,7 +39,7 @@ def first_moments(structure: Structure, most: int) -> list[int]:
     while at >= 0:
         path.append(at)
         at = before[at]
-    # The fullest operators are next to each other and give nearly the same bound, so most of them are skipped.
+    # The operators with most live bytes are next to each other and give nearly the same bound, so most of them are skipped.
     return sorted(path, key=lambda op: -profile[op])[: most * APART : APART]
 
 
@@ -51,11 +51,16 @@ def more_moments(
     Parameters
     ----------
     moments
-        Has the predecessors of each operator: of two operators of a chain, one must be a predecessor of the other.
+        It has the predecessors of each operator: of any two operators of a chain, one must be a predecessor of the other.
     sequence, live
         A sequence of runs (numbers of operators), and the bytes that are live at each run.
     limit
         Limit in bytes.
+
+    Returns
+    -------
+    list of int
+        The operators of the longer chain, in the order of their first runs in ``sequence``.
     """
     longer = [*chain]
     for near in _first_runs_near(sequence, live, limit):
@@ -83,10 +88,10 @@ def _first_runs_near(sequence: Sequence[int], live: Sequence[int], limit: int) -
 
 
 def in_stages(structure: Structure, chain: Sequence[int], stages: Sequence[Collection[int]]) -> list[int]:
-    """A sequence of runs for a solution of the staged program.
+    """Build a sequence of runs from a solution of the staged program.
 
     Within a stage, operators that run for the first time keep the order of the input. An operator that runs again does so right
-    before the operator that needs its result.
+    before the first operator of the stage that needs its result.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """The plan of a rematerialization problem: runs of operators, and copies to and from the host, in their order.
 
-This module holds data only; the rules are in the verifier.
+The *host* is a second memory, such as the RAM of a GPU's computer. This module defines the data; the verifier checks the rules.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from stowplan.document import PlanDocument
 from stowplan.models.decisions import Decision, Values
 from stowplan.models.rematerialization.problem import Problem
 
+#: The values of :attr:`Move.action`.
 Action = Literal["send", "wait", "fetch"]
 
 
@@ -27,6 +28,7 @@ class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """
 
     action: Action
+    """``send``, ``wait`` or ``fetch``."""
     tensor: int
     """Number of the tensor, which is not a view: its bytes are its own, not those of another tensor."""
     before: int
@@ -42,7 +44,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """
 
     peak: int
-    """The largest number of bytes that a step needs: its live bytes plus the largest of the reservations that hold then. A
+    """The largest number of bytes that a step needs: its live bytes plus the largest of the reservations in force. A
     :class:`~stowplan.models.rematerialization.problem.Reservation` is memory that something outside the graph occupies."""
     sequence: tuple[int, ...]
     """Numbers of the operators in the order in which they run; an operator that runs twice occurs twice."""
@@ -56,7 +58,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     version: int = 1
 
     def steps(self) -> Iterator[tuple[Literal["run"] | Action, int]]:
-        """All steps in their order: (``run``, number of the operator), or (action of a move, number of the tensor)."""
+        """All steps in their order, each as (``run``, number of the operator) or (action of a move, number of the tensor)."""
         moves, at = self.moves or (), 0
         for number, op in enumerate(self.sequence):
             while at < len(moves) and moves[at].before <= number:
@@ -67,12 +69,12 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def _runs(problem: Problem, plan: Plan) -> dict[int, Values]:
-    """How often each operator runs, by its number."""
+    """The number of runs of each operator, by its number, as a decision that can be compared."""
     return {op: {"runs": count} for op, count in Counter(plan.sequence).items()}
 
 
 def _fetches(problem: Problem, plan: Plan) -> dict[int, Values]:
-    """How often each tensor is fetched from the host, by its number."""
+    """The number of fetches of each tensor from the host, by its number, as a decision that can be compared."""
     counts = Counter(move.tensor for move in plan.moves or () if move.action == "fetch")
     return {tensor: {"fetches": count} for tensor, count in counts.items()}
 

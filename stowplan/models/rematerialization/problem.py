@@ -28,11 +28,12 @@ LIMIT = 1 << 52
 
 
 class Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A tensor. It has bytes of its own, or it is a view and shares those of another tensor."""
+    """A tensor. It has bytes of its own, or it is a view and shares the bytes of another tensor."""
 
     id: str
+    """Name of the tensor."""
     size: int
-    """Size in bytes. That of a view does not count, since a view needs no memory of its own."""
+    """Size in bytes. The size of a view does not count, since a view needs no memory of its own."""
     alias_of: int | None = None
     """Number of the tensor whose bytes it shares; None if it has bytes of its own."""
 
@@ -51,6 +52,7 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An operator. Each of its runs needs all tensors that it reads, and computes all tensors that it writes."""
 
     id: str
+    """Name of the operator."""
     reads: tuple[int, ...] = ()
     """Numbers of the tensors that it reads."""
     writes: tuple[int, ...] = ()
@@ -73,37 +75,37 @@ class Op(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
 class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bytes of the limit that something outside the graph occupies during a part of the plan, such as an optimizer's state.
 
-    The reservation holds from the run of operator ``since`` up to, but not including, the run of operator ``until``. If both
-    are the same operator, it holds during that run only. These two operators, and ``of``, must be marked ``once``, so that each
-    of them has only one run.
+    The reservation is in force from the run of operator ``since`` up to, but not including, the run of operator ``until``. If
+    both are the same operator, it is in force during that run only. These two operators, and ``of``, must be marked ``once``,
+    so that each of them has only one run.
 
-    If several reservations hold at the same time, each must fit by itself, and their bytes are not added up. They describe
-    different situations in which the graph may run.
+    If several reservations are in force at the same time, each must fit by itself, and their bytes are not added up. They
+    describe different situations in which the graph may run.
     """
 
     size: int
-    """Number of bytes, to which ``times`` may add more. It may be negative only if ``times`` is not 0: then it takes off the
-    bytes that all uses of the graph share, which ``times`` counts several times."""
+    """Number of bytes, to which ``times`` may add more. It may be negative only if ``times`` is not 0. It then subtracts the
+    bytes that all uses of the graph share and that ``times`` counts several times."""
     since: int | None = None
-    """Number of the operator with whose run it begins; None if it holds from the start of the plan."""
+    """Number of the operator with whose run it begins; None if it is in force from the start of the plan."""
     until: int | None = None
-    """Number of the operator before whose run it ends; None if it holds to the end of the plan."""
+    """Number of the operator before whose run it ends; None if it is in force to the end of the plan."""
     times: int = 0
     """How many times the bytes that are live while ``of`` runs are added to ``size``. If a program uses the same graph several
-    times, for example once for each layer, these are the bytes of the other uses, which are held up at that operator."""
+    times, for example once for each layer, these are the bytes of the other uses, which wait at that operator."""
     of: int | None = None
     """Number of the operator whose live bytes ``times`` multiplies; None if ``times`` is 0."""
 
     @property
     def is_of_one_run(self) -> bool:
-        """Whether it holds only during the run of one operator."""
+        """Whether it is in force only during the run of one operator."""
         return self.since is not None and self.since == self.until
 
 
 class Host(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Memory of a host, such as the RAM of a GPU's computer. Values can be sent to it and fetched back while operators run.
 
-    In each direction copies run one after the other, in the order in which they are issued.
+    In each direction, copies run one after the other in the order in which they are issued.
     """
 
     bandwidth: float
@@ -126,9 +128,10 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
     """A rematerialization problem. Constructing one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     tensors: tuple[Tensor, ...]
+    """The tensors. Their *numbers* are their positions in this tuple."""
     ops: tuple[Op, ...]
     """The operators in the order of the input. If they can run in this order, it is a baseline; but it may also be an order in
-    which an operator comes before one that it needs."""
+    which an operator comes before one that it needs. Their *numbers* are their positions in this tuple."""
     inputs: tuple[int, ...] = ()
     """Numbers of the tensors that exist before the first operator runs."""
     outputs: tuple[int, ...] = ()
@@ -145,6 +148,7 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
     reserved: tuple[Reservation, ...] | msgspec.UnsetType = msgspec.UNSET
     """Bytes of the limit that are not available during some part of the plan. Files omit the field if there are none."""
     name: str = ""
+    """Name of the problem, for people."""
     format: str = "stowplan.rematerialization.problem"
     version: int = 1
 
@@ -178,7 +182,7 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256, in hexadecimal, of everything that plans depend on. The name and the kinds of operators do not count."""
+        """Hex SHA-256 of everything that plans depend on; the name and the kinds of operators are left out."""
         ops = [msgspec.structs.replace(op, kind="") for op in self.ops]
         rules: list[Any] = [self.tensors, ops, self.inputs, self.outputs, self.free_inputs, self.precedences, self.limit]
         if self.channel is not None:
@@ -187,7 +191,7 @@ class Problem(ProblemDocument["Plan"], GraphRules, frozen=True, forbid_unknown_f
 
 
 def _check(host: Host, largest: int) -> None:
-    """Raise InputError if a host breaks a rule. ``largest`` is the size in bytes of the largest tensor."""
+    """Raise InputError if the host breaks a rule. ``largest`` is the size in bytes of the largest tensor."""
     expect(0 < host.bandwidth < math.inf, "host.bandwidth", host.bandwidth, "a number above 0: bytes per unit of cost")
     expect(0 <= host.limit < LIMIT, "host.limit", host.limit, f"0 to {LIMIT - 1} bytes")
     expected = f"copies of {largest} bytes in less than {LIMIT} of cost"
@@ -195,7 +199,7 @@ def _check(host: Host, largest: int) -> None:
 
 
 def _check_reservation(problem: Problem, row: Reservation, place: str) -> None:
-    """Raise InputError if a reservation breaks a rule; ``place`` says where it is in the input."""
+    """Raise InputError if a reservation breaks a rule; ``place`` is its position in the input, for the message."""
     for name in ("since", "until", "of"):
         op = getattr(row, name)
         if op is not None:
@@ -208,13 +212,13 @@ def _check_reservation(problem: Problem, row: Reservation, place: str) -> None:
 
 
 def of_graph(graph: GraphRules, costs: Mapping[str, int] | None = None, limit: int | None = None) -> Problem:
-    """The rematerialization problem of a graph.
+    """Build the rematerialization problem of a graph.
 
     Parameters
     ----------
     costs
-        Cost of a run by the id of the operator; operators that are not named cost 1. By default the cost of an operator is the
-        number of bytes that it writes.
+        Cost of one run by the id of the operator; operators that are not named cost 1. By default, the cost of an operator is
+        the number of bytes that it writes.
     limit
         Number of bytes that may be live at once; None for no limit.
     """
@@ -242,7 +246,7 @@ def of_graph(graph: GraphRules, costs: Mapping[str, int] | None = None, limit: i
 
 
 def _written(graph: GraphRules, op: OpLike) -> int:
-    """Bytes of the tensors that an operator writes, without views."""
+    """Total size in bytes of the tensors that an operator writes, without views."""
     return sum(graph.tensors[tensor].size for tensor in op.writes if graph.tensors[tensor].alias_of is None)
 
 

@@ -2,8 +2,8 @@
 
 A *chain* is a list of operators each of which needs the one before. In every plan, the operators of a chain run for the first
 time in this order. Their first runs are *moments* that divide the plan into *stages*. For each stage, the program decides which
-operators run in it (at most once is counted, and their order within the stage is left open) and which storages are live when
-the next stage begins. Its constraints are:
+operators run in it and which storages are live when the next stage begins. It counts one run of an operator in a stage at most
+and does not decide the order within the stage. Its constraints are:
 
 * A value that a stage reads is written in that stage, or is live when the stage begins.
 * A storage that is live when a stage begins is written in the stage before, or was live when that stage began.
@@ -78,8 +78,8 @@ class Stages:
         """[stages][operators] column that says whether the operator runs in the stage; -1 if it cannot."""
         self._operator_storages = [moments.retained(op) | {*structure.writes[op]} for op in chain]
         self._live = [self._storages(at) for at in range(len(chain))]
-        """[moments] column of each storage that may be live there, without those that the moment's operator reads and
-        writes."""
+        """For each moment, the column of each storage that may be live there, without those that the moment's operator reads
+        and writes."""
         for at, op in enumerate(chain):
             self._fit(moments.available_bytes(op, limit), [(at, 1)])
             for reservation in moments.in_force(op):
@@ -100,7 +100,7 @@ class Stages:
             self._is_there(len(chain), root, structure.writer[root], None)
 
     def _columns(self, stage: int) -> list[int]:
-        """Columns of the operators that can run in a stage; -1 for those that must run later or may not run any more."""
+        """Columns of the operators that can run in a stage; -1 for those that first run later or may not run any more."""
         cost, later = self.structure.cost, 0
         if stage < len(self.chain):
             later = self.moments.after[self.chain[stage]] | 1 << self.chain[stage]
@@ -146,7 +146,8 @@ class Stages:
             self.program.add_row([(one, 1.0), (other, -1.0)], lower=0, upper=0)
 
     def _every_operator(self) -> None:
-        """Every operator runs before the first moment that needs it; an operator that may run only once runs in one stage."""
+        """Require that every operator runs before the first moment that needs it, and that an operator that may run only once
+        runs in one stage."""
         for op in range(self.structure.ops):
             columns = [row[op] for row in self.runs if row[op] >= 0]
             until = next((at for at, moment in enumerate(self.chain) if self.moments.before[moment] >> op & 1), len(self.chain))
@@ -158,7 +159,7 @@ class Stages:
     def _is_there(self, stage: int, root: int, writer: int, needed: int | None) -> None:
         """Require that a storage is live when a stage begins or that ``writer`` runs in the stage.
 
-        The requirement holds if column ``needed`` is 1; with None it always holds.
+        The requirement applies if column ``needed`` is 1; with None it always applies.
         """
         terms = []
         if stage == 0 and self.structure.writer[root] < 0:
@@ -237,12 +238,17 @@ class Stages:
         time_limit
             Limit in seconds.
         gap
-            The search ends when the cost of the draft is at most this much above the bound.
+            The search ends when the cost of the draft exceeds the bound by this amount at most.
         node_limit
             Largest number of nodes of branch and bound. With it, and unless the time limit ends the search, equal calls give
             equal results.
         should_stop
             The search ends when this returns True.
+
+        Returns
+        -------
+        Draft
+            It proves and has nothing if the program has more than :data:`MOST_TERMS` coefficients.
         """
         from stowplan.models.mip import with_highs
 

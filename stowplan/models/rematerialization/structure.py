@@ -27,8 +27,9 @@ class Structure:
     """The graph of operators and values. Both are identified by their index in the lists."""
 
     problem: Problem
+    """The problem that the lists were built from."""
     ordering: OrderStructure
-    """The same graph for the case that every operator runs once."""
+    """The arrays of the same graph for operator order, in which every operator runs once."""
     tensor: list[int]
     """[values] number of the tensor."""
     size: list[int]
@@ -36,26 +37,27 @@ class Structure:
     parent: list[int]
     """[values] the value whose bytes a view shares; -1 for storages."""
     root: list[int]
-    """[values] the storage that contains its bytes; for a storage, itself."""
+    """[values] the storage that contains the value's bytes; for a storage, itself."""
     writer: list[int]
-    """[values] the operator that writes it; -1 for inputs."""
+    """[values] the operator that writes the value; -1 for inputs."""
     kept: list[bool]
-    """[values] whether it must be live to the end."""
+    """[values] whether the value must be live to the end."""
     needs: list[tuple[int, ...]]
-    """[operators] values that must be live before it runs."""
+    """[operators] values that must be live before the operator runs."""
     writes: list[tuple[int, ...]]
-    """[operators] values that it writes, parents before their views."""
+    """[operators] values that the operator writes, parents before their views."""
     pairs: list[tuple[int, ...]]
     """[operators] values of operands whose bytes a result may reuse (``in_place``)."""
     readers: list[list[int]]
-    """[values] operators that need it."""
+    """[values] operators that need the value."""
     cost: list[int]
     """[operators] cost of one run."""
     once: list[bool]
-    """[operators] whether it must not run more than once."""
+    """[operators] whether the operator must not run more than once."""
     order: list[int]
-    """Operators in the order of the input, made feasible."""
+    """Operators in the order of the input, changed where an operator comes before one that it needs."""
     reservations: tuple[Reservation, ...] = ()
+    """Bytes of the limit that are not available during a part of the plan."""
     fetched: tuple[int, ...] = ()
     """The values that the last operators fetch from the host, one for each of these operators."""
 
@@ -82,9 +84,9 @@ class Structure:
     def with_fetches(self, values: Sequence[int], costs: Sequence[int]) -> Structure:
         """The same structure with a fetch from the host for each of these values, as additional operators at the end.
 
-        The fetch becomes the writer of the value, so that running it again brings the value back, instead of recomputing it.
-        So that every operator still runs at least once, ``order`` has the fetch right behind the original writer, or at the
-        start for an input; that first run has no meaning.
+        The fetch becomes the writer of the value, so that a further run of the fetch brings the value back, instead of a
+        recomputation. Every operator must run at least once. Therefore ``order`` has the fetch right behind the original
+        writer, or at the start for an input; this first run has no meaning.
 
         Parameters
         ----------
@@ -129,7 +131,10 @@ class Structure:
         return replace(self, reservations=(*rows, *ceilings))
 
     def made(self, sequence: Iterable[int], moves: Iterable[Move] = ()) -> Plan:
-        """The plan with this sequence and these moves. It need not be valid; its peak is 0 if a run reads a missing value."""
+        """Build the plan with this sequence and these moves, and compute its objective and peak.
+
+        The plan need not be valid; its peak is 0 if a run reads a missing value.
+        """
         problem, moved = self.problem, tuple(moves) or msgspec.UNSET
         plan = Plan(problem=problem.digest, objective=0, peak=0, sequence=tuple(sequence), moves=moved, name=problem.name)
         verification = verify(problem, plan)
@@ -142,6 +147,7 @@ def build(problem: Problem) -> Structure:
     written = {tensor: number for number, op in enumerate(problem.ops) for tensor in op.writes}
 
     def source(tensor: int) -> int:
+        """The tensor whose value is used for this one: for a view that no operator writes, its base."""
         while tensor not in written and (base := tensors[tensor].alias_of) is not None:
             tensor = base
         return tensor

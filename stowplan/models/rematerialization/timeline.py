@@ -1,7 +1,7 @@
-"""Computes when the steps of a plan with a host take place.
+"""Computes the times of the steps of a plan with a host.
 
-It uses the copy engine of memory mapping with one queue for each direction. A run lasts as long as its cost says. Issuing a
-copy takes no time, and a step that needs a copy waits until the copy has ended.
+The times come from the copy engine of memory mapping with one queue for each direction. A run takes as many units of time as
+its cost. Issuing a copy takes no time, and a step that needs a copy waits until the copy has ended.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ class Transfer:
     issued: int
     """Time at which it is issued."""
     begin: int
+    """Time from which it occupies the channel of its direction."""
     end: int
-    """The copy occupies the channel during ``[begin, end)``."""
+    """Time at which it has ended and the channel is free."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class Timeline:
     transfers: tuple[Transfer, ...]
     """All copies, in the order in which they are issued."""
     end: int
-    """Time at which the plan ends: after the last run and all copies of values that must be on the device at the end."""
+    """Time at which the plan ends: after the last run, and after all copies that a step or the end of the plan waits for."""
 
 
 def timeline(structure: Structure, plan: Plan) -> Timeline:
@@ -47,8 +48,8 @@ def timeline(structure: Structure, plan: Plan) -> Timeline:
     steps = list(plan.steps())
     durations = [structure.cost[number] if action == "run" else 0 for action, number in steps]
     due = [len(steps)] * len(steps)
-    # Go backwards to find, for each copy, the step that must wait for it: the ``wait`` of a send, or the first step that needs
-    # a fetched value.
+    # Go backwards to find, for each copy, the step that must wait for it: for a send, its ``wait``; for a fetch, the first step
+    # that needs the fetched value.
     wait_step: dict[int, int] = {}
     need_step = {value: len(steps) for value, kept in enumerate(structure.kept) if kept}
     for at in range(len(steps) - 1, -1, -1):

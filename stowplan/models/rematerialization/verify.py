@@ -15,6 +15,7 @@ from stowplan import verification
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
 
+#: The rules that a plan can break; docs/reference/rematerialization.md explains each of them.
 Code = Literal[
     "wrong_problem",
     "unknown_operator",
@@ -36,19 +37,20 @@ Verification = verification.Verification[Code]
 
 @dataclass
 class _Instance:
-    """An instance of a tensor: the bytes that one run of an operator, or one fetch, wrote; or those of an input."""
+    """An instance of a tensor: the bytes that one run of an operator, or one fetch, wrote; or the bytes of an input."""
 
     tensor: int
+    """Number of the tensor."""
     begin: int
-    """Step that wrote it; -1 for inputs."""
+    """Step that wrote the instance; -1 for inputs."""
     last: int
-    """Last step that needs it; the number of steps if it stays to the end."""
+    """Last step that needs the instance, as far as the replay has come; the number of steps if it stays to the end."""
     is_needed: bool
-    """Whether any step needs it. Instances that an operator writes always count as needed."""
+    """Whether any step needs the instance. Instances that an operator writes always count as needed."""
     arrives: int = 0
     """Time at which its fetch ends; 0 if it was not fetched."""
     copied: _Stay | None = None
-    """The copy on the host that it was fetched from, until the first step that needs it; then None."""
+    """The bytes on the host that it was fetched from, until the first step that needs the instance; then None."""
 
 
 @dataclass
@@ -56,14 +58,16 @@ class _Stay:
     """The bytes of a tensor on the host after one send."""
 
     tensor: int
+    """Number of the tensor."""
     begin: int
-    """Step that sends it."""
+    """Step of the send."""
     arrives: int
     """Time at which the copy to the host ends."""
     sent: _Instance
     """The instance on the device that is copied."""
     end: int = -1
-    """Step from which the bytes on the host are not needed, as far as the replay has come; -1 before the copy is waited for."""
+    """First step at which the bytes on the host are not needed any more, as far as the replay has come; -1 before the ``wait``
+    for the copy."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +97,10 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        For each rule the first place where it is broken, and the added cost as ``objective``. If no run reads a missing value,
-        ``figures`` has the ``peak`` in bytes and, with a host, ``host_peak`` in bytes and ``stalls``, the cost of waiting for
-        copies. The peak is also the ``tie_break``: of two plans with the same added cost, the one with the smaller peak is
-        preferred.
+        For each rule the first place where it is broken, and the added cost as ``objective``, which is None if an operator is
+        unknown. If the plan can be replayed, ``figures`` has the ``peak`` in bytes and, with a host, ``host_peak`` in bytes and
+        ``stalls``, the cost of waiting for copies. The peak is also the ``tie_break``: of two plans with the same added cost,
+        the one with the smaller peak is preferred.
     """
     violations = verification.of_problem(problem, plan)
     unknown = [(at, op) for at, op in enumerate(plan.sequence) if not 0 <= op < len(problem.ops)]
@@ -130,13 +134,19 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 
 
 def live_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
-    """[steps] bytes that are live at each run and move of a plan; empty if a step reads a value that does not exist."""
+    """[steps] bytes that are live at each run and move of a plan; empty if the plan cannot be replayed.
+
+    A plan cannot be replayed if it has a wrong move, or if a step reads a value that does not exist.
+    """
     replay = _replay(problem, plan, []) if _moves_are_known(problem, plan, []) else None
     return () if replay is None else tuple(replay.live)
 
 
 def load_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
-    """[steps] live bytes plus the largest reservation in force, which the limit applies to; empty as :func:`live_bytes` is."""
+    """[steps] live bytes plus the largest of the reservations in force; empty if the plan cannot be replayed.
+
+    The limit of the problem applies to these numbers.
+    """
     replay = _replay(problem, plan, []) if _moves_are_known(problem, plan, []) else None
     return () if replay is None else tuple(replay.load)
 
@@ -144,7 +154,7 @@ def load_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
 def _check_limit(
     problem: Problem, plan: Plan, occupied: list[int], limit: int, code: Code, violations: list[Violation]
 ) -> None:
-    """Report the first step at which more bytes are occupied than the limit."""
+    """Report the first step at which more bytes are occupied than the limit; ``occupied`` has the bytes of each step."""
     above = next((at for at, number in enumerate(occupied) if number > limit), None)
     if above is None:
         return
@@ -158,7 +168,10 @@ def _check_limit(
 
 
 def _moves_are_known(problem: Problem, plan: Plan, violations: list[Violation]) -> bool:
-    """Whether there is a host and all moves name tensors that can be moved and existing positions, in ascending order."""
+    """Whether all moves are well-formed; otherwise the first wrong one is reported.
+
+    Moves need a host, tensors that have bytes of their own, and existing positions in ascending order.
+    """
     least = 0
     for number, move in enumerate(plan.moves or ()):
         text = ""
@@ -206,22 +219,26 @@ def _check_precedences(problem: Problem, plan: Plan, violations: list[Violation]
 
 
 def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Replay | None:
-    """Step through a plan; None, and a violation, if a step reads or moves a value that does not exist."""
+    """Step through a plan and compute live bytes and times.
+
+    If a step reads or moves a value that does not exist, or if sends, waits and fetches do not match, the result is None, and
+    a violation is added.
+    """
     tensors = problem.tensors
     written = {tensor for op in problem.ops for tensor in op.writes}
 
     def source(tensor: int) -> int:
-        """The tensor whose instances stand for this one: for a view that no operator writes, its base."""
+        """The tensor whose instances are used for this one: for a view that no operator writes, its base."""
         while tensor not in written and (base := tensors[tensor].alias_of) is not None:
             tensor = base
         return tensor
 
     available = {tensor: _Instance(tensor, -1, -1, False) for tensor in problem.inputs if source(tensor) == tensor}
     instances = dict(available)
-    every = list(instances.values())
+    all_instances = list(instances.values())
     stays: dict[int, _Stay] = {}
     on_host: list[_Stay] = []
-    takers: list[list[tuple[_Instance, int]]] = []
+    in_place_operands: list[list[tuple[_Instance, int]]] = []
     run = now = sends_free = fetches_free = 0
 
     def need(instance: _Instance, at: int) -> None:
@@ -233,11 +250,12 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
         instance.last, instance.is_needed, instance.copied = at, True, None
 
     def refuse(code: Code, text: str) -> None:
+        """Add a violation."""
         violations.append(Violation(code, text))
 
     at = -1
     for at, (action, number) in enumerate(plan.steps()):
-        takers.append([])
+        in_place_operands.append([])
         if action == "send":
             if number not in instances:
                 refuse("too_early", f"{tensors[number].id} is sent before run {run}, which no run before it writes")
@@ -269,7 +287,7 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
             stay.end = max(stay.end, at + 1)
             fetches_free = max(now, fetches_free) + problem.copy_cost(number)
             instances[number] = _Instance(number, at, at, False, fetches_free, stay)
-            every.append(instances[number])
+            all_instances.append(instances[number])
             continue
         op = problem.ops[number]
         bases = {write: base for write in op.writes if (base := tensors[write].alias_of) is not None}
@@ -279,11 +297,11 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
                 refuse("too_early", f"run {run} ({op.id}) needs tensor {tensors[tensor].id}, which no run before it writes")
                 return None
             need(instance, at)
-        takers[at] = [(instances[source(operand)], tensors[result].size) for operand, result in op.in_place]
+        in_place_operands[at] = [(instances[source(operand)], tensors[result].size) for operand, result in op.in_place]
         for tensor in op.writes:
             if tensor not in bases:
                 instances[tensor] = _Instance(tensor, at, at, True)
-                every.append(instances[tensor])
+                all_instances.append(instances[tensor])
         waiting = list(bases)
         while waiting:
             # A view of a tensor that this same run writes is handled after that tensor.
@@ -300,16 +318,16 @@ def _replay(problem: Problem, plan: Plan, violations: list[Violation]) -> _Repla
     for tensor in () if problem.free_inputs else problem.inputs:
         if source(tensor) in available:
             available[source(tensor)].last, available[source(tensor)].is_needed = end, True
-    unread = next((instance for instance in every if not instance.is_needed and instance.copied is not None), None)
+    unread = next((instance for instance in all_instances if not instance.is_needed and instance.copied is not None), None)
     if unread is not None:
         refuse("never_read", f"a copy of {tensors[unread.tensor].id} is fetched that nothing reads")
         return None
-    if left := [stay for stay in on_host if stay.end < 0]:
-        refuse("not_on_host", f"{tensors[left[0].tensor].id} is sent and never waited for")
+    if unawaited := [stay for stay in on_host if stay.end < 0]:
+        refuse("not_on_host", f"{tensors[unawaited[0].tensor].id} is sent and never waited for")
         return None
-    lives = [(instance.tensor, max(0, instance.begin), instance.last + 1) for instance in every if instance.is_needed]
+    lives = [(instance.tensor, max(0, instance.begin), instance.last + 1) for instance in all_instances if instance.is_needed]
     live = _totals(problem, lives, end)
-    for step, operands in enumerate(takers):
+    for step, operands in enumerate(in_place_operands):
         live[step] -= sum(size for operand, size in operands if operand.last == step)
     on_host_bytes = _totals(problem, [(stay.tensor, stay.begin, stay.end) for stay in on_host], end)
     return _Replay(live, on_host_bytes, now, _with_reservations(problem, plan, live))
@@ -334,7 +352,7 @@ def _with_reservations(problem: Problem, plan: Plan, live: list[int]) -> list[in
 
 
 def _totals(problem: Problem, lives: list[tuple[int, int, int]], end: int) -> list[int]:
-    """[steps] total bytes at each step, from live ranges ``(tensor, first step, step after the last)``."""
+    """[steps] total bytes at each of ``end`` steps, from live ranges ``(tensor, first step, step after the last)``."""
     change = [0] * (end + 1)
     for tensor, first, after in lives:
         change[first] += problem.tensors[tensor].size

@@ -1,13 +1,13 @@
 """Branch and bound that branches on the number of equally large weights in the fast tiers.
 
-Networks repeat themselves: many layers have weights of the same size. If the linear relaxation puts two and a half of them
-into a tier, branching on single tensors only moves the half from one tensor to the next. This search therefore first branches
-on how many times a size is in a tier and faster ones, over weights of that size or a multiple of it. If all these numbers are
-whole, it branches on single tensors.
+In a network, many layers have weights of the same size. If the linear relaxation puts two and a half of them into a tier,
+branching on single tensors only moves the half from one tensor to the next. This search therefore first branches on counts: the
+number of weights of a certain size that are in a tier or a faster one, where a weight that is ``n`` times as large counts as
+``n``. If all counts are whole, it branches on single tensors.
 
-Cover inequalities (Balas, "Facets of the knapsack polytope", 1975) tighten the relaxation. They come from outputs that are
-live at the same step and do not fit into a tier together with the weights that are at least in that tier within a part of the
-tree.
+Cover inequalities (Balas, "Facets of the knapsack polytope", 1975) tighten the relaxation. A node of the tree implies a least
+number of bytes of weights in each tier. Outputs that are live at the same step and do not fit into the rest of the tier give a
+cover.
 
 All bounds come from duals in exact arithmetic. The solver's tolerances can make them weaker, but never wrong.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     # It loads CP-SAT, which is not needed here.
     from stowplan.models.cpsat_runner import Search
 
-#: Tolerance within which values count as whole, and the violation from which on a cover is added.
+#: Tolerance within which values count as whole, and the smallest violation with which a cover is added.
 WHOLE, BROKEN = 1e-6, 0.01
 
 #: Number of rounds of covers at the root, and in other nodes of the tree.
@@ -46,7 +46,7 @@ ROUNDS = 20, 1
 #: Scale of the dual ray that proves a node infeasible, such that the bound which it proves is beyond all plans.
 RULED_OUT = 1e6
 
-#: By column: lower and upper bounds that are tighter than those of the program.
+#: For some columns, lower and upper bounds that are tighter than those of the program.
 Limits = dict[int, tuple[int, int]]
 
 
@@ -54,10 +54,13 @@ class Cover(NamedTuple):
     """A cover inequality: at most ``most`` of some outputs are in a tier, if its weights have at least ``load`` bytes."""
 
     row: int
+    """Number of its row in the program."""
     tier: int
+    """Number of the tier."""
     load: int
-    """Number of bytes of weights from which on the inequality holds."""
+    """Smallest number of bytes of weights with which the inequality holds."""
     most: int
+    """Largest number of the outputs that fit."""
 
 
 class Part(NamedTuple):
@@ -68,6 +71,7 @@ class Part(NamedTuple):
     number: int
     """Number of nodes created before it; it breaks ties in the heap."""
     limits: Limits
+    """The limits on counts and on single tensors that define the node."""
     values: FloatArray
     """Values of the scaled columns in the relaxation's optimum; empty if no plan fits."""
     basis: Any
@@ -96,15 +100,16 @@ class Tree:
         units = sorted({size for size, _ in model.counts.values()})
         counts = ({column: size for column, (size, _) in model.counts.items() if size == unit} for unit in units)
         self._branching = *counts, {column: tensors[tensor].size for (tensor, _), column in model.place.items()}
-        """Groups of columns to branch on, each with the bytes that one unit of the column stands for. A group is used only if
-        all columns of the groups before it are whole."""
+        """Groups of columns to branch on: for each column, the bytes that correspond to a change of the column by 1. A group is
+        used only if all columns of the groups before it are whole."""
         outputs = (
             (tier, [(model.place[number, tier], tensors[number].size) for number in live if (number, tier) in model.place])
             for tier in model.structure.limited
             for live in model.structure.moments
         )
         self._live_outputs = [(tier, inside, sum(size for _, size in inside)) for tier, inside in outputs if inside]
-        """(tier, outputs that may be live in it at the same step as (column, bytes), their total bytes)."""
+        """For each tier and each set of outputs that may be live in it at the same step: the tier, (column, bytes) of each
+        output, and their total bytes."""
         self.open: list[Part] = []
         """The open nodes as a heap, smallest bound first."""
         self.is_done = False
@@ -113,8 +118,8 @@ class Tree:
     def grow(self, best_ps: Callable[[], int | None] = lambda: None) -> Iterator[Part]:
         """Repeatedly branch on the open node with the smallest bound, and yield each node before it is branched on.
 
-        The search ends when the relaxation of that node is a plan, when time runs out, or when its bound is at least the
-        latency in ps that ``best_ps`` returns.
+        The search ends when the relaxation of that node is a plan, when time runs out, or when the bound of the node is at
+        least the latency in ps that ``best_ps`` returns.
         """
         root = self._node({}, None, 0, 0)
         if root is None:
@@ -174,7 +179,11 @@ class Tree:
         return node
 
     def _solve(self) -> tuple[FloatArray, FloatArray] | None:
-        """Duals of the rows and values of the columns, which are empty if no plan fits; None if time runs out."""
+        """Solve the relaxation within the current limits.
+
+        Returns the duals of the rows and the values of the columns; the values are empty if no plan fits. None if time runs
+        out.
+        """
         left = self._end - time.monotonic()
         if left <= 0 or (self._should_stop is not None and self._should_stop()):
             return None
@@ -207,26 +216,29 @@ class Tree:
         return loads
 
     def _loads(self, limits: Limits) -> list[int]:
-        """[tiers] number of bytes of weights that are at least in each tier, within limits."""
+        """[tiers] the least number of bytes of weights in each tier, within limits."""
         loads = [0] * len(self._model.structure.problem.tiers)
-        beyond: dict[int, int] = {}
+        most_in_faster: dict[int, int] = {}
         # For each size the fastest tier comes first. The largest number in faster tiers is subtracted from the smallest number
         # in this tier and faster ones.
         for column, (size, tier) in reversed(self._model.counts.items()):
             least, most = limits.get(column, (0, self._model.program.upper[column]))
             # Weights that are counted for one size may also be counted for a smaller one, so the maximum is taken.
-            loads[tier] = max(loads[tier], size * (least - beyond.get(size, 0)))
-            beyond[size] = most
+            loads[tier] = max(loads[tier], size * (least - most_in_faster.get(size, 0)))
+            most_in_faster[size] = most
         return loads
 
     def _separate(self, values: FloatArray, loads: list[int]) -> bool:
-        """Add covers that a solution violates; returns whether there were any."""
+        """Add covers that a solution violates; returns whether there were any.
+
+        ``loads`` has the least bytes of weights in each tier.
+        """
         model, at, before = self._model, values.tolist(), len(self._covers)
         for tier, outputs, size in self._live_outputs:
-            room = model.structure.problem.tiers[tier].capacity - loads[tier]
-            if size <= room or not any(BROKEN < at[column] < 1 - BROKEN for column, _ in outputs):
+            free_bytes = model.structure.problem.tiers[tier].capacity - loads[tier]
+            if size <= free_bytes or not any(BROKEN < at[column] < 1 - BROKEN for column, _ in outputs):
                 continue
-            columns, most = _cover([(at[column], size, column) for column, size in outputs], room)
+            columns, most = _cover([(at[column], size, column) for column, size in outputs], free_bytes)
             if sum(at[column] for column in columns) > most + BROKEN:
                 self._highs.addRow(-highspy.kHighsInf, most, len(columns), np.array(columns, np.int32), np.ones(len(columns)))
                 self._covers.append(Cover(len(model.program.rows.lower), tier, loads[tier], most))
@@ -236,7 +248,7 @@ class Tree:
 
 
 def _cover(outputs: list[tuple[float, int, int]], room: int) -> tuple[list[int], int]:
-    """Find a cover: outputs that together have more bytes than ``room``.
+    """Find a cover, that is, outputs that together have more bytes than ``room``; extend it and return its inequality.
 
     Parameters
     ----------
@@ -270,7 +282,7 @@ def solve_by_counts(
     on_hint: Callable[[Hint], None] = lambda hint: None,
     **search: Unpack[Search[Plan]],
 ) -> Outcome[Plan]:
-    """Solve a problem by branch and bound over numbers of weights, on one thread.
+    """Solve a problem by branch and bound over counts of weights, on one thread.
 
     Parameters
     ----------
@@ -279,8 +291,13 @@ def solve_by_counts(
     on_hint
         Called with a hint from the linear relaxation at the root.
     search
-        See :func:`stowplan.models.tier_placement.milp.solve_milp`. A ``deterministic_limit`` limits the number of nodes,
-        :data:`TIER_PARTS` nodes for each unit.
+        See :func:`stowplan.models.tier_placement.milp.solve_milp`. A ``deterministic_limit`` limits the number of nodes, to
+        :data:`TIER_PARTS` nodes for each deterministic second.
+
+    Returns
+    -------
+    Outcome
+        The best plan and bound. Running out of time is never reported as ``infeasible``.
     """
     end = time.monotonic() + search["time_limit"]
     model = build(problem, counted=True)

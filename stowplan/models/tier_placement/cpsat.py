@@ -1,4 +1,8 @@
-"""Tier placement as a CP-SAT model: the rows of the MILP in whole numbers, and offsets if tiers are address spaces."""
+"""Tier placement as a CP-SAT model: the rows of the MILP in whole numbers, and offsets if tiers are address spaces.
+
+The latency of a layer is a fixed *floor* plus an *excess*, whose rows are those of
+:mod:`stowplan.models.tier_placement.structure`.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,7 @@ from stowplan.models.tier_placement.structure import Offsets, Structure, offsets
 
 
 class Model:
-    """The CP-SAT model of a problem. Its objective is the sum of the layers' excesses over their floors, in ps."""
+    """The CP-SAT model of a problem. Its objective is the sum of the excesses of all layers, in ps."""
 
     def __init__(self, problem: Problem):
         self.structure, self.model = Structure(problem), cp_model.CpModel()
@@ -30,6 +34,7 @@ class Model:
         self._add_objective()
 
     def _add_objective(self) -> None:
+        """Add the excesses, their rows, and the objective."""
         for excess in self.structure.excesses:
             variable = self.model.new_int_var(0, excess.most, f"excess {excess.layer}")
             self.excess.append(variable)
@@ -95,7 +100,7 @@ def solve(problem: Problem, *, lower_bound_ps: int | None = None, **search: Unpa
     if outcome.status == "optimal":
         assert outcome.plan is not None
         return Outcome("optimal", outcome.plan, outcome.plan.objective)
-    # With little time, CP-SAT may not even have processed its hint.
+    # With little time, CP-SAT may not even have read its hint.
     best = Best[Plan](lambda plan: plan.objective, None, None, outcome.bound)
     best.offer_plan(search.get("hint"))
     best.offer_plan(outcome.plan)

@@ -1,7 +1,8 @@
-"""Hints for tier placement: a value in [0, 1] for each tensor and each tier, which says how good it is to put it there.
+"""Hints for tier placement: a value in [0, 1] for each tensor and each tier, which says how good it is to put the tensor there.
 
-Tensors are numbered as in :func:`stowplan.models.tier_placement.plan.placed`: by layer, and weights before the output. Values
-are named by the tiers. The values of a tensor are compared with each other, and need not add up to 1.
+Tensors are numbered as in :func:`stowplan.models.tier_placement.plan.placed`: by layer, and weights before the output. There is
+a list of values for each tier, with the name of the tier. The values of a tensor are compared with each other and need not add
+up to 1.
 
 A hint for an earlier version of a network can be transferred to the current version. Layers are then matched by their
 properties (:mod:`stowplan.models.hint`) and tiers by name. Tensors without a counterpart get confidence 0.
@@ -17,7 +18,7 @@ from stowplan.models.tier_placement.problem import Problem
 
 
 def counts(problem: Problem) -> dict[str, int]:
-    """Number of values of each name in a hint: one for each tensor. The names are those of the tiers."""
+    """The number of values that a hint has under each name: one for each tensor. The names are those of the tiers."""
     return dict.fromkeys((tier.name for tier in problem.tiers), len(placed(problem)))
 
 
@@ -29,7 +30,7 @@ def hint(
     plan: Plan | None = None,
     source: str = "",
 ) -> Hint:
-    """A hint for a problem with values in [0, 1] of shape ``[tiers, tensors]``."""
+    """Build a hint for a problem from values in [0, 1], ``shares``, of shape ``[tiers, tensors]``."""
     return of_values(
         problem,
         {tier.name: row for tier, row in zip(problem.tiers, shares, strict=True)},
@@ -40,7 +41,10 @@ def hint(
 
 
 def of_plan(problem: Problem, plan: Plan, source: str = "plan") -> Hint:
-    """A hint that contains a valid plan, and the values 0 and 1 that correspond to it."""
+    """Build a hint that contains a valid plan, and the values 0 and 1 that correspond to it.
+
+    ``source`` names the origin of the plan, for people.
+    """
     tier_of = [tensor.tier(plan) for tensor in placed(problem)]
     shares = [[float(at == tier) for at in tier_of] for tier in range(len(problem.tiers))]
     return hint(problem, shares, plan=plan, source=source)
@@ -72,11 +76,12 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
 
 
 def matched_layers(problem: Problem, earlier: Problem) -> list[int]:
-    """[layers] for each layer of a network, the corresponding layer of an earlier version; -1 for none."""
+    """For each layer of a network, the corresponding layer of an earlier version, or -1; shape ``[layers]``."""
     return matched(_steps(problem), _steps(earlier))
 
 
 def _steps(problem: Problem) -> Steps:
+    """The layers of a network as steps in the form for matching."""
     layers = problem.layers
     return Steps(
         [layer.name for layer in layers],
@@ -86,5 +91,5 @@ def _steps(problem: Problem) -> Steps:
     )
 
 
-#: The values that hints for tier placement may have.
+#: The lists of values that hints for tier placement may have.
 VALUES = HintValues(counts, of_plan, transferred)

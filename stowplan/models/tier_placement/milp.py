@@ -1,9 +1,10 @@
 """Tier placement as a mixed-integer linear program (MILP) for HiGHS.
 
-Its columns say, for every tensor and every tier but tier 0 that it fits into, whether the tensor is in that tier. For every
-layer whose latency depends on the plan there is a column for the excess of its latency over its floor, and for every tier that
-does not hold everything, one for the bytes of weights in it. Its rows limit the bytes in each tier and define the excesses.
-All coefficients are whole numbers of bytes and picoseconds; the solver gets a copy that is scaled to numbers near one.
+A column for every tensor and every tier that it fits into, except tier 0, says whether the tensor is in that tier. Every layer
+whose latency depends on the plan has a column for its *excess*, the time by which its latency exceeds its *floor*
+(:mod:`stowplan.models.tier_placement.structure`). Every tier that is smaller than all tensors together has a column for the
+bytes of weights in it. The rows limit the bytes in each tier and define the excesses. All coefficients are whole numbers of
+bytes and picoseconds; the solver gets a copy that is scaled to numbers near one.
 
 While HiGHS runs, it reports plans and bounds and accepts plans of other candidates. :func:`relaxation` solves the linear
 relaxation alone and returns its bound, and its solution as a hint.
@@ -39,26 +40,29 @@ class Model:
     """The MILP of a problem in whole numbers (``program``) and its scaled copy (``matrix``)."""
 
     structure: Structure
+    """Tensors, live ranges and excesses of the problem."""
     place: dict[tuple[int, int], int]
-    """Column of (tensor, tier)."""
+    """Column that says whether a tensor is in a tier, by (tensor, tier)."""
     excess: list[int]
     """Column of each entry of ``structure.excesses``."""
     load: dict[int, int]
-    """By limited tier: column of the bytes of weights in it."""
+    """For each tier that is smaller than all tensors together, the column of the bytes of weights in it."""
     counts: dict[int, tuple[int, int]]
-    """(size, tier) of each column that counts weights: the number of times that ``size`` bytes are in this tier or in faster
-    ones, over weights whose size is a multiple of it. Empty in models without such columns."""
+    """(size, tier) of each column that counts weights in this tier and faster ones. Weights count whose size is a multiple of
+    ``size``; a weight that is ``n`` times as large counts as ``n``. Empty in models without such columns."""
     program: Program
+    """The MILP in whole numbers."""
     time_unit: int
-    """Picoseconds for 1 in the objective of ``matrix``."""
+    """Number of picoseconds that correspond to 1 in the objective of ``matrix``."""
     matrix: MatrixModel
+    """The scaled copy of the MILP."""
     column_scale: FloatArray
-    """[columns] unscaled value for 1 in ``matrix``."""
+    """[columns] unscaled value that corresponds to 1 in ``matrix``."""
     row_scale: FloatArray
     """[rows] factor by which each row was multiplied."""
 
     def add_hint(self, plan: Plan) -> FloatArray:
-        """Scaled values of all columns for a plan, shape ``[columns]``, from which solvers can start."""
+        """Scaled values of all columns for a plan, of shape ``[columns]``, from which solvers can start."""
         structure = self.structure
         tier_of = tiers_of(structure, plan)
         values = np.zeros(self.matrix.columns)
@@ -80,7 +84,11 @@ class Model:
         return values / self.column_scale
 
     def tiers(self, values: FloatArray) -> list[int]:
-        """Tier of each tensor in a solution of ``matrix``; a fractional tensor goes to the tier with the largest fraction."""
+        """The tier of each tensor in a solution of ``matrix``.
+
+        A tensor is in the tier, other than tier 0, that has more than one half of it. If there is no such tier, the tensor is
+        in the slowest tier that it fits into.
+        """
         best = [(0.5, 0 if not t.tiers else t.tiers[0]) for t in self.structure.tensors]
         for (tensor, tier), column in self.place.items():
             if values[column] > best[tensor][0]:
@@ -88,13 +96,13 @@ class Model:
         return [tier for _, tier in best]
 
     def shares(self, values: FloatArray) -> FloatArray:
-        """Fraction of each tensor in each tier in a solution of ``matrix``, shape ``[tiers, tensors]``."""
+        """The fraction of each tensor in each tier in a solution of ``matrix``, of shape ``[tiers, tensors]``."""
         tensors = self.structure.tensors
-        placed = np.zeros((len(self.structure.problem.tiers), len(tensors)))
+        fractions = np.zeros((len(self.structure.problem.tiers), len(tensors)))
         for (tensor, tier), column in self.place.items():
-            placed[tier, tensor] = min(1.0, max(0.0, float(values[column])))
-        placed[0] = np.maximum(0.0, 1.0 - placed.sum(axis=0))
-        return placed
+            fractions[tier, tensor] = min(1.0, max(0.0, float(values[column])))
+        fractions[0] = np.maximum(0.0, 1.0 - fractions.sum(axis=0))
+        return fractions
 
     def hint(self, values: FloatArray) -> Hint:
         """The hint that corresponds to a solution of the linear relaxation of ``matrix``."""
@@ -111,7 +119,8 @@ class Model:
         return plan_of(self.structure, self.tiers(values))
 
     def bound_ps(self, objective: float, tolerance: float) -> int:
-        """The bound on the latency in ps that a solver's dual bound for ``matrix`` proves, after subtracting its tolerance."""
+        """The bound on the latency in ps that a solver's dual bound for ``matrix`` proves, after its tolerance is
+        subtracted."""
         spread = float(sum(excess.most for excess in self.structure.excesses))
         excess = proven(objective, spread / self.time_unit, unit=self.time_unit, tolerance=tolerance)
         return self.structure.base_ps + max(0, excess)
@@ -134,7 +143,7 @@ def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None, 
     Parameters
     ----------
     pins
-        See :class:`~stowplan.models.tier_placement.structure.Structure`.
+        Prescribed tiers of tensors; see :class:`~stowplan.models.tier_placement.structure.Structure`.
     counted
         Whether the model has columns that count weights (``Model.counts``).
     """
@@ -160,7 +169,7 @@ def build(problem: Problem, pins: Mapping[tuple[int, bool], int] | None = None, 
 
 
 def _add_places(rows: Rows, structure: Structure, place: dict[tuple[int, int], int]) -> None:
-    """Add rows: every tensor is in one tier."""
+    """Add rows that require every tensor to be in exactly one tier."""
     for number, tensor in enumerate(structure.tensors):
         terms = [(place[number, tier], 1) for tier in tensor.tiers if tier > 0]
         if 0 not in tensor.tiers:
@@ -178,7 +187,7 @@ def _add_excesses(rows: Rows, structure: Structure, place: dict[tuple[int, int],
 
 
 def _add_capacities(rows: Rows, structure: Structure, place: dict[tuple[int, int], int], load: dict[int, int]) -> None:
-    """Add rows: weights and live outputs fit into every tier at every step."""
+    """Add rows that require weights and live outputs to fit into every tier at every step."""
     tensors = structure.tensors
     weights = [number for number in structure.weights if number is not None]
 
@@ -201,7 +210,10 @@ def _add_capacities(rows: Rows, structure: Structure, place: dict[tuple[int, int
 
 
 def _add_counts(program: Program, structure: Structure, place: dict[tuple[int, int], int]) -> dict[int, tuple[int, int]]:
-    """Add the columns that count weights in a tier and faster ones; for each size, the slowest tier comes first."""
+    """Add the columns that count weights in a tier and faster ones (:attr:`Model.counts`).
+
+    For each size, the column of the slowest tier comes first.
+    """
     counts = {}
     for size in counted_sizes(structure.problem):
         for first in range(1, len(structure.problem.tiers)):
@@ -223,7 +235,8 @@ def _unit(most: int, bits: int) -> int:
 
 
 #: If a better plan than the initial one is known after this number of nodes, branch and bound is restarted with it; the number
-#: doubles with each restart. With a good plan, most columns can be fixed at the root, and a run of minutes may take a second.
+#: doubles with each restart. With a good plan, most columns can be fixed at the root, which can shorten a run of minutes to a
+#: second.
 RESTART_NODES = 100
 
 
@@ -244,8 +257,8 @@ def solve_milp(
         Called repeatedly for the best plan that other candidates have found.
     search
         Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks. The time limit
-        includes building the model. A ``deterministic_limit`` limits the nodes of branch and bound instead of the time,
-        :data:`TIER_NODES` nodes for each unit.
+        includes building the model. A ``deterministic_limit`` also limits the nodes of branch and bound, to
+        :data:`TIER_NODES` nodes for each deterministic second.
 
     Returns
     -------
@@ -272,7 +285,7 @@ class Report(Best[Plan]):
     Parameters
     ----------
     end
-        Time of ``time.monotonic()`` after which no offsets are searched.
+        Time of ``time.monotonic()`` after which the search for offsets gets no more time.
     """
 
     def __init__(
@@ -288,7 +301,7 @@ class Report(Best[Plan]):
             self.plan = plan
 
     def offer_point(self, values: FloatArray) -> Plan | None:
-        """Report the plan of a solution if it is better than the best so far; returns that plan, whether it is valid or not."""
+        """Report the plan of a solution if it is valid and better than the best so far; returns that plan in any case."""
         tiers = self.model.tiers(values)
         plan = plan_of(self.model.structure, tiers)
         if self.plan is None or plan.objective < self.plan.objective:
@@ -315,7 +328,7 @@ class Report(Best[Plan]):
         return Outcome("infeasible", None, self.bound) if self.plan is None else self.outcome()
 
     def outcome_without_columns(self) -> Outcome[Plan]:
-        """The outcome for a model without columns: there is one tier, and either everything fits or the problem is
+        """The outcome for a model without columns: no tensor has a choice of tiers, so either all tensors fit or the problem is
         infeasible."""
         if not self.model.matrix.is_feasible(np.zeros(0)):
             return self.infeasible_outcome()
@@ -365,7 +378,7 @@ class _Highs:
             self._patience *= 2
 
     def _run(self, time_limit: float, node_limit: int | None) -> highspy.Highs:
-        """One run of branch and bound."""
+        """Run branch and bound once, from the best plan so far."""
         report, self._restart = self._report, False
         highs = new_highs(report.model.matrix, self._seed)
         tighten(highs)
@@ -383,12 +396,15 @@ class _Highs:
         return highs
 
     def _stopped(self) -> bool:
+        """Whether the caller wants the search to end."""
         return self._should_stop is not None and self._should_stop()
 
     def _improved(self, event: Any) -> None:
+        """Called by HiGHS with every better solution."""
         self._report.offer_point(np.array(event.data_out.mip_solution))
 
     def _interrupt(self, event: Any) -> None:
+        """Called by HiGHS repeatedly: reports its bound, and ends the run for a restart or if the caller wants to stop."""
         self._report.offer_dual(event.data_out.mip_dual_bound)
         plan = self._report.plan
         is_better = plan is not None and plan.objective < self._initial_ps
@@ -398,6 +414,7 @@ class _Highs:
             event.interrupt()
 
     def _adopt(self, event: Any) -> None:
+        """Called by HiGHS repeatedly: passes it a better plan of another candidate."""
         plan = None if self._incumbent is None else self._incumbent()
         if plan is None or plan.objective >= self._last_passed_ps:
             return
@@ -409,7 +426,7 @@ class _Highs:
 def relaxation(
     problem: Problem, *, time_limit: float, seed: int = 0, should_stop: Callable[[], bool] | None = None
 ) -> tuple[Hint | None, int]:
-    """Solve the linear relaxation; returns its solution as a hint, and the bound that its duals prove.
+    """Solve the linear relaxation.
 
     Parameters
     ----------
@@ -421,8 +438,8 @@ def relaxation(
     Returns
     -------
     tuple
-        The hint, None if HiGHS does not finish or there is nothing to decide; and the bound in ps, computed in exact
-        arithmetic. If HiGHS does not finish, it is the sum of the floors.
+        The solution as a hint, and the bound in ps that its duals prove in exact arithmetic. The hint is None if HiGHS has no
+        solution or the model has no columns. Without duals, the bound is the sum of the floors and overheads of all layers.
     """
     model = build(problem)
     if not model.matrix.columns:

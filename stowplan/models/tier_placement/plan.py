@@ -1,7 +1,7 @@
-"""The plan of a tier-placement problem: a tier of the memory hierarchy for every tensor, and an offset if tiers have addresses.
+"""The plan of a tier-placement problem: a *tier*, that is, one memory of the hierarchy, for every tensor.
 
-Tiers have addresses if the problem says that they are address spaces; otherwise only the bytes in each tier count. This module
-has data only; the rules that a plan must satisfy are in the verifier, :mod:`stowplan.models.tier_placement.verify`.
+If the problem says that tiers are address spaces, the plan also has an offset for every tensor; otherwise only the bytes in
+each tier count. This module defines the data; the verifier, :mod:`stowplan.models.tier_placement.verify`, checks the rules.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
     output_offsets: tuple[int, ...] = ()
     """Offset in bytes of each layer's output in its tier; empty if tiers are no address spaces."""
     name: str = ""
-    """Name of the network, for people who read the plan. The plan belongs to the problem whose digest it contains, whatever the
-    name."""
+    """Name of the network, for people. The field ``problem`` decides which problem the plan belongs to."""
     target: str = ""
     """Name of the hardware target."""
     tiers: tuple[str, ...] = ()
@@ -51,11 +50,13 @@ class Placed(NamedTuple):
     """A tensor that a plan places: the weights of a layer, or its output."""
 
     layer: int
+    """Number of the layer."""
     is_output: bool
+    """Whether it is the output; otherwise it is the weights."""
 
     @property
     def what(self) -> str:
-        """Which tensor of the layer it is, as a word for messages and tables: ``output`` or ``weights``."""
+        """``output`` or ``weights``, for messages and tables."""
         return "output" if self.is_output else "weights"
 
     def size(self, problem: Problem) -> int:
@@ -84,7 +85,7 @@ def placed(problem: Problem) -> list[Placed]:
 
 
 def _tensors(problem: Problem, plan: Plan) -> dict[Placed, Values]:
-    """The tier, and the offset if there is one, of each tensor that is not empty."""
+    """The tier, and the offset if there is one, of each tensor that has bytes, as a decision that can be compared."""
     values: dict[Placed, Values] = {}
     for tensor in placed(problem):
         if tensor.size(problem):
@@ -93,11 +94,14 @@ def _tensors(problem: Problem, plan: Plan) -> dict[Placed, Values]:
     return values
 
 
+#: The decisions that :mod:`stowplan.models.decisions` compares between two plans.
 DECISIONS = (Decision("tensor", lambda problem, tensor: f"{problem.layers[tensor.layer].name} {tensor.what}", _tensors),)
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """The plan as a table with a row for the weights and for the output of each layer. Every tier is an arena.
+    """The plan as a table with a row for the weights of each layer that has any, and for its output. Every tier is an arena.
+
+    The plan must be valid for the problem.
 
     Raises
     ------

@@ -1,10 +1,10 @@
-"""Lower bounds within milliseconds, from a price of each byte in each tier (Lagrangian duality).
+"""Lower bounds on the latency that are known within milliseconds, from a price of each byte in each tier (Lagrangian duality).
 
 The relaxation ignores the bytes of outputs and puts each output into the fastest tier that it fits into. The limits on the
-bytes of weights are replaced by prices: weights pay for the bytes that they occupy. The bound is then the sum of the smallest
-cost of each layer by itself, minus the price of all bytes of all tiers. Any nonnegative prices prove a bound, which is
-computed in whole numbers. The prices are improved by subgradient steps with an adaptive step size for each tier (Duchi, Hazan
-and Singer, "Adaptive subgradient methods", 2011).
+bytes of weights are replaced by prices: weights pay for the bytes that they occupy. Each layer then chooses the tier for its
+weights with the smallest sum of latency and price. The bound is the total of these sums, minus the price of all bytes of all
+tiers. Any nonnegative prices prove a bound, which is computed in whole numbers. The prices are improved by subgradient steps
+with an adaptive step size for each tier (Duchi, Hazan and Singer, "Adaptive subgradient methods", 2011).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from stowplan.models.tier_placement.problem import Problem
 #: Prices in ps per byte are multiples of 1 / UNIT.
 UNIT = 1 << 20
 
-#: Numbers of subgradient steps after which a bound is reported; size of a step, as a fraction of the largest gain per byte.
+#: Numbers of subgradient steps after which a bound is reported, and the size of a step, as a fraction of the largest time that
+#: a byte of weights can save.
 STEPS, STEP = (20, 100), 0.2
 
 
 def first_bounds(problem: Problem) -> Iterator[int]:
-    """Lower bounds on the latency in ps, each later one with better prices; none if no weights gain by a faster tier."""
+    """Yield lower bounds on the latency in ps, each later one with better prices; none if no weights gain by a faster tier."""
     tiers, layers = problem.tiers, problem.layers
     fastest = [
         min((tier.move_ps(layer.output_bytes) for tier in tiers if layer.output_bytes <= tier.capacity), default=0)

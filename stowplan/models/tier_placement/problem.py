@@ -1,6 +1,6 @@
 """The tier-placement problem: the layers of a network in the order in which they run, and memories (tiers) of different speed.
 
-The rules are on docs/reference/tier-placement.md.
+The rules are on docs/reference/tier-placement.md. This module has the data of problems and checks them when they are created.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Tier(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """A tier: a memory, or a level of the memory hierarchy."""
 
     name: str
+    """Name of the tier, which no other tier has."""
     capacity: int
     """Size in bytes."""
     bandwidth: int
@@ -47,6 +48,7 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """One layer of the network. It reads its weights and the outputs of earlier layers, and writes its output."""
 
     name: str
+    """Name of the layer, for people."""
     op: str = ""
     """Name of the operation, for people."""
     inputs: tuple[int, ...] = ()
@@ -61,9 +63,9 @@ class Layer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     external_bytes: int = 0
     """Number of bytes of network inputs that it reads. They are in tier 0, and their memory is not part of the plan."""
     compute_ps: int = 0
-    """Time to compute the layer if memory were infinitely fast."""
+    """Time in ps to compute the layer if memory were infinitely fast."""
     overhead_ps: int = 0
-    """Fixed time that is added to the longer of computing and moving bytes."""
+    """Fixed time in ps that is added to the longer of computation and memory traffic."""
 
     @property
     def weights_read(self) -> int:
@@ -79,7 +81,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
     layers: tuple[Layer, ...]
     """The layers in the order in which they run. The index of a layer is also its step."""
     address_spaces: bool = False
-    """Whether every tier is an address space in which every tensor needs an offset; otherwise only bytes are counted."""
+    """Whether every tier is an address space in which each of its tensors needs an offset; otherwise only bytes are counted."""
     features: tuple[tuple[int, ...], ...] = ()
     """Node features for learned policies, a row for each layer. No rule depends on them."""
     name: str = ""
@@ -168,6 +170,7 @@ def _check_layers(layers: tuple[Layer, ...]) -> None:
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    """The problem with the value of the option ``capacity``, in bytes, as capacity of the fastest tier."""
+    """The problem with ``changes["capacity"]``, the value of the option ``--capacity`` in bytes, as size of the fastest
+    tier."""
     tiers = (*problem.tiers[:-1], msgspec.structs.replace(problem.tiers[-1], capacity=changes["capacity"]))
     return msgspec.structs.replace(problem, tiers=tiers)

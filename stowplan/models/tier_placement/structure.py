@@ -1,6 +1,6 @@
-"""What the exact models of tier placement share: tensors, live ranges, linear constraints for the latency of each layer, and
-the construction of plans. A tier-placement plan puts the weights and the output of each layer of a network into one *tier*,
-that is, one memory of the hierarchy.
+"""The part that the exact models of tier placement have in common: tensors, live ranges, linear constraints for the latency of
+each layer, and the construction of plans. A tier-placement plan puts the weights and the output of each layer of a network into
+one *tier* each, that is, one memory of the hierarchy.
 
 *Latency as linear constraints.* Tiers are numbered from the slowest to the fastest. The latency of a layer is its fixed
 overhead, plus its *floor*, plus an *excess* of at least 0. The floor is the longer of two times: that of its computation, and
@@ -13,8 +13,8 @@ tensors. Then every plan satisfies the row::
 
 because a tensor in its base tier or a slower one costs at least ``a[j][b_j]``, and no saving is worth more than ``E``. In the
 first row of a layer, each base is the slowest tier that the tensor fits into. Together with ``excess >= 0``, this row defines
-the excess of every integral solution. The other rows cut off fractional solutions. In the rows that are generated, each base is
-the slowest or the fastest tier that the tensor fits into. On the networks that were measured, these rows make the linear
+the excess of every integral solution. The other rows cut off fractional solutions. The rows of the models are those in which
+each base is the slowest or the fastest tier that the tensor fits into. On the networks that were measured, they make the linear
 relaxation as tight as one that has, for each layer, the convex hull of the combinations of its tensors' tiers and its excess.
 
 *Without a search*, :func:`floor_bound` gives a lower bound on the latency, and :func:`find_overload` finds simple reasons why a
@@ -52,7 +52,9 @@ class Tensor:
     """The weights or the output of a layer. Weights of 0 bytes are left out."""
 
     layer: int
+    """Number of the layer."""
     is_output: bool
+    """Whether it is the output; otherwise it is the weights."""
     size: int
     """Size in bytes."""
     first: int
@@ -68,8 +70,9 @@ class ExcessRow:
     """The row ``excess + sum of saving * x >= least``; all numbers are in ps."""
 
     least: int
+    """The number E of the row: the excess if each tensor is in its base tier."""
     savings: tuple[tuple[int, int, int], ...]
-    """(tensor, tier, saving)."""
+    """(tensor, tier, saving) for each tier that is faster than the tensor's base tier."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +80,12 @@ class Excess:
     """The excess of a layer: the time by which its latency exceeds its floor."""
 
     layer: int
+    """Number of the layer."""
     most: int
-    """The excess in ps if all its tensors are in the slowest tier that they fit into."""
+    """The excess in ps if each tensor is in the slowest tier that it fits into."""
     uses: tuple[tuple[int, tuple[int, ...]], ...]
-    """For each tensor that the layer reads or writes: its number, and the time in ps to read or write it if it is in each of
-    the tiers."""
+    """For each tensor that the layer reads or writes: its number, and for each tier the time in ps to read or write the tensor
+    if it is there."""
     fixed_ps: int
     """Time in ps in which the layer reads inputs of the network, minus the layer's floor; never more than 0."""
 
@@ -122,6 +126,7 @@ class Structure:
             self._add_latency(number)
 
     def _add(self, layer: int, is_output: bool, size: int, first: int, last: int) -> None:
+        """Add a tensor."""
         tiers = tuple(number for number, tier in enumerate(self.problem.tiers) if size <= tier.capacity)
         pinned = self._pins.get((layer, is_output))
         if pinned is not None:
@@ -163,8 +168,8 @@ class Structure:
 
     @cached_property
     def placement(self) -> Placement:
-        """The problem in the terms of :mod:`stowplan.models.placement.items`: weights are permanent, outputs live to their last
-        reader."""
+        """The problem in the terms of :mod:`stowplan.models.placement.items`: weights are permanent, and outputs are live from
+        their layer to their last reader."""
         tiers = self.problem.tiers
         return Placement(
             items=[Item(tensor.first, tensor.last + 1, dict.fromkeys(tensor.tiers, tensor.size)) for tensor in self.tensors],
@@ -240,12 +245,12 @@ def plan_of(structure: Structure, tier_of: list[int], offsets: list[int] | None 
 
 
 def tiers_of(structure: Structure, plan: Plan) -> list[int]:
-    """Tier of each tensor in a plan."""
+    """The tier of each tensor in a plan."""
     return [tensor.tier(plan) for tensor in placed(structure.problem)]
 
 
 def offsets_of(structure: Structure, plan: Plan) -> list[int] | None:
-    """Offset of each tensor in a plan; None if the plan has no offsets."""
+    """The offset of each tensor in a plan, in bytes; None if the plan has no offsets."""
     if not plan.output_offsets:
         return None
     return [tensor.offset(plan) for tensor in placed(structure.problem)]
@@ -300,7 +305,7 @@ def counted_sizes(problem: Problem) -> list[int]:
 
 
 def floor_bound(problem: Problem) -> int:
-    """Lower bound on the latency in ps: the latency if every tensor were in the fastest tier."""
+    """Lower bound on the latency in ps: the latency if every tensor were in the fastest tier, whatever its size."""
     fastest = problem.tiers[-1]
     total = 0
     for layer in problem.layers:
@@ -310,7 +315,7 @@ def floor_bound(problem: Problem) -> int:
     return total
 
 
-#: Limit of the packing model in CP-SAT's deterministic seconds; ten times as many seconds of wall time are allowed.
+#: Limit of the packing model in CP-SAT's deterministic seconds. Its limit in seconds of wall time is ten times as large.
 PACKING_LIMIT = 1.0
 
 #: The packing model is used only for tiers with at most this number of tensors.
@@ -334,7 +339,7 @@ def packing_of(structure: Structure, tier: int, inside: Sequence[int]) -> packin
 
 
 class Offsets:
-    """Builds the plan for given tiers of all tensors. If the problem asks for offsets, it also finds those.
+    """Builds the plan for given tiers of all tensors, and finds offsets if the problem requires them.
 
     Parameters
     ----------
@@ -368,7 +373,7 @@ class Offsets:
         return plan_of(structure, tier_of, offsets)
 
     def pack(self, tier: int, inside: list[int]) -> list[int] | None:
-        """Offset in bytes of each of these tensors in one tier; None if none are found in time."""
+        """Offset in bytes of each of these tensors in one tier; None if no offsets are found in time."""
         tensors = [self._structure.tensors[number] for number in inside]
         orders = (
             lambda at: (tensors[at].first - tensors[at].last, -tensors[at].size),

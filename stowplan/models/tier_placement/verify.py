@@ -13,6 +13,7 @@ from stowplan.models.overlaps import MOST_OVERLAPS, overlaps
 from stowplan.models.tier_placement.plan import Plan
 from stowplan.models.tier_placement.problem import Problem
 
+#: The rules that a plan can break; docs/reference/tier-placement.md explains each of them.
 Code = Literal[
     "wrong_problem",
     "wrong_count",
@@ -35,12 +36,16 @@ class _Stay(NamedTuple):
     """A tensor at its offset in its tier, live from step ``first`` to step ``last``, both inclusive."""
 
     offset: int
+    """Offset in bytes."""
     size: int
+    """Size in bytes."""
     tier: int
     first: int
     last: int
     layer: int
+    """Number of the layer that the tensor belongs to."""
     name: str
+    """Description of the tensor for messages."""
 
 
 def verify(problem: Problem, plan: Plan) -> Verification:
@@ -56,8 +61,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found, and the latency in ps; None as latency if the plan has the wrong number of tiers or names an
-        unknown one.
+        All violations found, and the latency in ps, which is None if the plan has the wrong number of tiers or names an unknown
+        tier. At most :data:`~stowplan.models.overlaps.MOST_OVERLAPS` violations of offsets are listed.
     """
     violations = verification.of_problem(problem, plan)
     count = len(problem.layers)
@@ -106,7 +111,10 @@ def _latency(problem: Problem, plan: Plan, number: int) -> int:
 
 
 def _overflows(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
-    """Violations by tiers that overflow, one for every run of consecutive steps at which a tier does."""
+    """The tiers that overflow, as violations: one for every series of consecutive steps at which a tier does.
+
+    ``last`` is the last step at which each output is live.
+    """
     used = [0] * len(problem.tiers)
     for tier, layer in zip(plan.weight_tiers, problem.layers, strict=True):
         used[tier] += layer.weight_bytes
@@ -128,7 +136,7 @@ def _overflows(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]
 
 
 def _offsets(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
-    """Violations by offsets, which are checked if tiers are address spaces or the plan has offsets."""
+    """The violations of rules about offsets, which are checked if tiers are address spaces or the plan has offsets."""
     count = len(problem.layers)
     offset_lists = (("weight_offsets", plan.weight_offsets), ("output_offsets", plan.output_offsets))
     violations: list[Violation] = []

@@ -1,7 +1,7 @@
 """The complete CP-SAT model of memory mapping: residencies, copies, offsets, with stalls allowed or forbidden.
 
-:func:`solve` finds and proves optimal plans of problems with up to a few hundred uses, and gives plans and bounds for larger
-ones. ``docs/reference/memory-mapping-models.md`` proves that the model is complete; constraints name its lemmas.
+:func:`solve` finds and proves optimal plans of problems with up to a few hundred uses. For larger problems, it gives plans and
+bounds. ``docs/reference/memory-mapping-models.md`` proves that the model is complete; comments name its lemmas.
 
 :func:`improve` solves the same model for a :class:`Neighbourhood` of a plan (large-neighbourhood search): only some tensors
 within a window of steps may change, and everything else stays as it is. The plan is given as a

@@ -1,8 +1,9 @@
 """Constraints and objective of the complete model.
 
-For every valid plan some plan that is at least as good satisfies the constraints, and every solution gives a valid plan. Each
-constraint names the lemma (L1 to L8) of ``docs/reference/memory-mapping-models.md`` that it rests on, or the rule of
-``docs/reference/memory-mapping.md`` that it expresses.
+For every valid plan, some plan that is at least as good satisfies the constraints, and every solution gives a valid plan.
+Docstrings name the lemma (L1 to L8) of ``docs/reference/memory-mapping-models.md`` that a constraint rests on, or the rule of
+``docs/reference/memory-mapping.md`` that it expresses. A tensor is *landed* at an access if it is resident there with its
+content.
 """
 
 from __future__ import annotations
@@ -75,8 +76,10 @@ class Constraints:
             self._load[step] += [(units, literal) for literal in literals]
 
     def _add_landing(self, tensor: TensorVariables, here: AccessVariables, before: AccessVariables, j: int) -> None:
-        """How a tensor can be landed at an access: kept, copied in, or begun by the access (L4). Then the access is fast
-        (L5)."""
+        """Constrain how a tensor can be landed at an access: it is kept, copied in, or written by the access (L4).
+
+        An access can be fast only if the tensor is landed (L5).
+        """
         model = self.model
         if here.keep is not None and here.keep is not before.landed and j:
             assert before.landed is not None
@@ -89,7 +92,8 @@ class Constraints:
             model.add(tensor.uniform == (0 if here.landed is None else here.landed))
 
     def _add_gap(self, tensor: TensorVariables, j: int, occupied: defaultdict[int, list[Literal]]) -> None:
-        """What occupies memory in gap ``j``: a kept tensor, one that lingers to the end of a loop (L1), or a copy-in."""
+        """Collect what occupies memory in gap ``j``: a tensor that is kept, one that stays to the end of a loop (L1), or a
+        copy-in."""
         sequence, here = tensor.sequence, tensor.access[j]
         if not len(sequence):
             return
@@ -107,7 +111,7 @@ class Constraints:
                 occupied[step].append(literal)
 
     def _add_copy_in(self, copy: CopyInVariables) -> None:
-        """When a copy-in begins (L6), how long it occupies memory, and when it must end (L3, L7)."""
+        """Constrain when a copy-in begins (L6), from when on it occupies memory, and when it must be complete (L3, L7)."""
         model, v = self.model, self.v
         model.add(copy.begin >= v.open[copy.first]).only_enforce_if(copy.is_made)
         before = None
@@ -127,7 +131,8 @@ class Constraints:
     def _add_copy_out(
         self, tensor: TensorVariables, write: int, copy: CopyOutVariables, occupied: defaultdict[int, list[Literal]]
     ) -> None:
-        """The copy-out of the content of a fast write (L3): when it begins (L6), ends (L7), and needs its residency."""
+        """Constrain the copy-out of the content of a fast write (L3): when it begins (L6), when it must be complete (L7), and
+        how long it needs its residency."""
         model, v, sequence = self.model, self.v, tensor.sequence
         fast = tensor.access[write].fast
         assert fast is not None
@@ -157,7 +162,10 @@ class Constraints:
         copy: CopyOutVariables,
         occupied: defaultdict[int, list[Literal]],
     ) -> None:
-        """If a copy-out needs it, its residency covers ``step``, which is at access ``j`` or in the gap before it (L1)."""
+        """Let the residency of a copy-out cover ``step`` if the copy needs it then (L1).
+
+        The step is that of access ``j``, or lies in the gap before it.
+        """
         model, sequence, here = self.model, tensor.sequence, tensor.access[j]
         if j < len(sequence) and (step == sequence.accesses[j].step or sequence.is_glued(j)):
             if here.keep is None:
@@ -178,11 +186,11 @@ class Constraints:
         occupied[step].append(extends)
 
     def _add_slow_memory(self, tensor: TensorVariables) -> None:
-        """Slow reads, copies-in and the end of the program find valid content in slow memory (``stale_slow``, L3)."""
+        """Let slow reads, copies-in and the end of the program find valid content in slow memory (``stale_slow``, L3)."""
         sequence, model = tensor.sequence, self.model
         for j in range(len(sequence) + 1):
             m = sequence.last_write[j]
-            # Without a fast write, slow memory still has the valid content of a program input or of a slow write.
+            # If the last write was not fast, slow memory has valid content: that of this write or of a program input.
             fast = tensor.access[m].fast if m >= 0 else None
             if fast is None:
                 continue
@@ -197,8 +205,8 @@ class Constraints:
                 self._add_slow_read(tensor, fast, copy, j)
 
     def _add_slow_read(self, tensor: TensorVariables, written: Literal, copy: CopyOutVariables | None, j: int) -> None:
-        """If access ``j`` is a slow read of content that was written to fast memory, its copy-out is complete by then (L3,
-        L7)."""
+        """If access ``j`` is a slow read of content that was written to fast memory, require its copy-out to be complete by
+        then (L3, L7)."""
         model, v, sequence, read = self.model, self.v, tensor.sequence, tensor.access[j].fast
         boundary = int(sequence.copy.prev[sequence.accesses[j].step])
         otherwise = [] if read is None else [read]
@@ -219,7 +227,7 @@ class Constraints:
         model.add(end <= v.left[boundary]).only_enforce_if(*happens, at_once)
 
     def _add_capacity(self) -> None:
-        """The occupied units at every step stay within the capacity (``overlap``). Offsets are handled separately."""
+        """Limit the occupied units at every step to the capacity (``overlap``). Offsets are modelled in ``offsets``."""
         capacity = -(-self.problem.capacity // self.problem.alignment)
         for step, load in self._load.items():
             free_units = capacity if self.v.fixed_part is None else self.v.fixed_part.space.free_units(step)
@@ -227,7 +235,7 @@ class Constraints:
                 self.model.add(sum(units * literal for units, literal in load) <= free_units)
 
     def _add_channels(self) -> None:
-        """No more copies run at once than there are channels. Their order is not constrained (L6)."""
+        """Limit the number of copies that run at the same time to the channels. Their order is not constrained (L6)."""
         copies = [
             copy.interval
             for tensor in self.v.tensors
@@ -243,7 +251,10 @@ class Constraints:
             self.model.add_cumulative(copies, [1] * len(copies), self.problem.channels)
 
     def _add_borders(self, fixed_part: FixedPart) -> None:
-        """Which tensors are in fast memory at the first and at the last boundary of a neighbourhood: as in the given plan."""
+        """Let the same tensors be in fast memory at the first and at the last boundary of a neighbourhood as in the given plan.
+
+        If the neighbourhood begins with the program, some further tensors may be preloaded.
+        """
         model = self.model
         new: list[Literal] = []
         for number, tensor in enumerate(self.v.tensors):
@@ -260,8 +271,8 @@ class Constraints:
             model.add(sum(new) <= (fixed_part.preloads or 0))
 
     def _fixed_copies(self, fixed_part: FixedPart) -> list[cp_model.IntervalVar]:
-        """Intervals of the copies outside the neighbourhood (L6, L7), and of the time in which earlier copies use the
-        channel."""
+        """Create the intervals of the copies outside the neighbourhood (L6, L7), and of the time in which earlier copies use
+        the channel."""
         model, v = self.model, self.v
         latest = v.floor_until[-1] + v.slack_ps
         for boundary, moment in fixed_part.waits.items():
@@ -294,9 +305,9 @@ class StepTerms:
     expression
         The latency in ps; exact if it is minimized.
     value : integer variable or None
-        The variable for the largest of several pieces.
+        The variable for the largest of several pieces; None if there is only one piece or a table.
     rows : dict of int to literal
-        For a table: the literal of every entry, by its mask.
+        For a table, the literal of every possible entry, by the entry's index (``mask``).
     """
 
     def __init__(self, model: cp_model.CpModel, latency: StepLatency, fast: Sequence[Literal | None], name: str):
@@ -309,7 +320,7 @@ class StepTerms:
             self._add_pieces(model, latency, fast, name)
 
     def _add_pieces(self, model: cp_model.CpModel, latency: StepLatency, fast: Sequence[Literal | None], name: str) -> None:
-        """Latency as the maximum of affine pieces: an integer variable with a lower bound for each piece."""
+        """Model the latency as the maximum of affine pieces: an integer variable with a lower bound for each piece."""
         pieces = latency.possible([literal is not None for literal in fast])
         if len(pieces) == 1:
             self.expression = _expression(pieces[0], fast)
@@ -321,7 +332,7 @@ class StepTerms:
             model.add(self.value >= _expression(piece, fast))
 
     def _add_table(self, model: cp_model.CpModel, latency: StepLatency, fast: Sequence[Literal | None], name: str) -> None:
-        """Latency from a table: a Boolean variable for each row, of which exactly one is true."""
+        """Model the latency by a table: a Boolean variable for each entry, of which exactly one is true."""
         bits = list(enumerate(latency.table_uses))
         never = sum(1 << bit for bit, use in bits if fast[use] is None)
         self.rows = {mask: model.new_bool_var(f"row{name}.{mask}") for mask in range(len(latency.table)) if not mask & never}
@@ -334,6 +345,7 @@ class StepTerms:
 
 
 def _expression(piece: Affine, fast: Sequence[Literal | None]) -> Expression:
+    """The value of an affine piece as an expression in the literals of fast uses."""
     saved: Expression = sum(
         gain * literal for gain, literal in zip(piece.gain, fast, strict=True) if literal is not None and gain
     )
@@ -341,7 +353,10 @@ def _expression(piece: Affine, fast: Sequence[Literal | None]) -> Expression:
 
 
 class Objective:
-    """Adds latencies and the objective: the time at which the last boundary is left, or the sum of latencies without stalls."""
+    """Adds latencies and the objective.
+
+    The objective is the time at which the last boundary is left or, if stalls are forbidden, the sum of the latencies.
+    """
 
     def __init__(self, variables: Variables, lower_bound_ps: int | None = None):
         problem, model = variables.problem, variables.model
@@ -371,7 +386,7 @@ class Objective:
         model.minimize(self.expression)
 
     def _total(self, fixed_part: FixedPart) -> cp_model.IntVar:
-        """The end of the program after a neighbourhood: the largest of a few times plus constants (L8)."""
+        """The time at which the program ends after a neighbourhood: the largest of a few sums of a time and a constant (L8)."""
         variables, model = self._variables, self._variables.model
         assert fixed_part.tail_ps is not None
         self.total = model.new_int_var(0, fixed_part.most_ps, "total")

@@ -1,4 +1,7 @@
-"""The decisions of a plan that the exact model represents, at accesses and in gaps, and the order of copies; no offsets."""
+"""The decisions of a plan that the complete CP-SAT model represents: those at accesses and in gaps, and the order of copies.
+
+Offsets are not among them (``offsets``). The hint for a plan and the plan of a solution both go through these decisions.
+"""
 
 from __future__ import annotations
 
@@ -26,18 +29,22 @@ class CopyOut:
 
 @dataclass(slots=True)
 class TensorDecisions:
-    """The decisions for one tensor. It is *landed* if it is resident with its content, that is, not while it is copied in."""
+    """The decisions for one tensor.
+
+    The tensor is *landed* if it is resident with its content. While it is copied in, it is not landed yet.
+    """
 
     landed: list[bool]
-    """[accesses] whether it is landed at the access."""
+    """[accesses] whether the tensor is landed at the access."""
     fast: list[bool]
     """[accesses] whether the access is served from fast memory."""
     keep: list[bool]
-    """[accesses] whether it is landed throughout the gap before the access; at the first access: preloaded."""
+    """[accesses] whether the tensor is landed throughout the gap before the access; for the first access, whether it is
+    preloaded."""
     copy_in: dict[int, int] = field(default_factory=dict)
-    """By access before which a copy-in is complete: the boundary at which the copy is queued."""
+    """For each access before which a copy-in is complete: the boundary at which the copy is queued."""
     copy_out: dict[int, CopyOut] = field(default_factory=dict)
-    """By access: the copy-out of the content that it writes."""
+    """For each access whose written content is copied out: the copy-out."""
 
     @staticmethod
     def all_slow(count: int) -> TensorDecisions:
@@ -47,11 +54,14 @@ class TensorDecisions:
 
 @dataclass(frozen=True, slots=True)
 class CopyKey:
-    """Identifies a copy by its tensor and the access before which it is complete (in) or whose content it saves (out)."""
+    """Identifies a copy in :class:`Decisions`."""
 
     tensor: int
+    """Number of the tensor."""
     direction: Direction
+    """``in`` for a copy to fast memory, ``out`` for a copy back."""
     access: int
+    """Number of the access before which a copy-in is complete, or whose written content a copy-out saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +69,13 @@ class Stay:
     """A residency during the steps ``[start, end)``, without its offset."""
 
     tensor: int
+    """Number of the tensor."""
     start: int
+    """First step."""
     end: int
+    """First step after the residency."""
     preloaded: bool
+    """Whether the tensor is in fast memory before the program starts."""
     first: int
     """First access at which the tensor is landed."""
     last: int
@@ -73,9 +87,13 @@ class Decisions:
     """The decisions for all tensors, and the copies in queue order."""
 
     problem: Problem
+    """The problem that the decisions are for."""
     sequences: Sequence[TensorAccesses]
+    """Access sequences of its tensors."""
     tensors: list[TensorDecisions]
+    """Decisions for each tensor."""
     queue: list[CopyKey]
+    """The copies in the order in which they are queued."""
 
     def stays(self) -> list[Stay]:
         """All residencies, by tensor and start."""
@@ -97,13 +115,13 @@ class Decisions:
         """[uses] whether each use of the program is fast."""
         fast = [False] * self.problem.use_count
         for sequence, chosen in zip(self.sequences, self.tensors, strict=True):
-            for access, served in zip(sequence.accesses, chosen.fast, strict=True):
+            for access, is_fast in zip(sequence.accesses, chosen.fast, strict=True):
                 for use in access.uses:
-                    fast[use] = served
+                    fast[use] = is_fast
         return fast
 
     def moments(self) -> Moments:
-        """The times that the copy engine computes; with the least latencies of steps if stalls are forbidden."""
+        """The times that the copy engine computes; if stalls are forbidden, steps take their least latencies there."""
         problem = self.problem
         waits = problem.stalls == "allowed"
         durations = step_durations(problem, self.fast_uses()) if waits else problem.floors_ps
@@ -137,8 +155,10 @@ class Decisions:
 
 
 def copy_out_end(sequence: TensorAccesses, chosen: TensorDecisions, write: int) -> int:
-    """Boundary at which a copy-out must be complete: before the first slow read of its content, or when it frees its
-    residency."""
+    """The boundary at which the copy-out of the content of access ``write`` must be complete.
+
+    It is before the first slow read of this content, or where the residency ends that the copy needs, if that is earlier.
+    """
     end = chosen.copy_out[write].until
     for j in range(write + 1, min(sequence.next_write(write + 1) + 1, len(sequence))):
         if sequence.accesses[j].read is not None and not chosen.fast[j]:

@@ -1,9 +1,10 @@
 """The part of a plan outside a neighbourhood, as constants of the neighbourhood's model.
 
-A neighbourhood is a problem of its own, with fewer tensors and steps (``neighbourhood``). The rest of the plan enters its model
-as constants: occupied bytes, copies that take place in any case, times until which the channel is busy or a boundary waits, and
-the time from the end of the window to the end of the program. Times are in ps, counted from the time at which the
-neighbourhood's first boundary is reached.
+A neighbourhood is a problem of its own, with fewer tensors and steps (``neighbourhood``): some tensors within a window of
+steps. The rest of the plan enters its model as constants: occupied bytes, copies that take place in any case, and times. Until
+some of these times, the channel is busy or the program waits at a boundary. Another one is the time from the end of the window
+to the end of the program. Times are in ps, counted from the time at which the neighbourhood's first boundary is reached. With a
+*frozen clock*, boundaries have the times that they have in the given plan.
 """
 
 from __future__ import annotations
@@ -22,28 +23,29 @@ class Moment(NamedTuple):
     """The time of a boundary of the program, relative to a neighbourhood in which several steps may be merged into one."""
 
     boundary: int
-    """The neighbourhood's boundary at or before it."""
+    """The last boundary of the neighbourhood that is not after the moment."""
     after_ps: int = 0
     """Time since that boundary was left, if the moment is inside a merged step."""
 
 
 @dataclass(frozen=True, slots=True)
 class FixedCopy:
-    """A copy outside the neighbourhood, which takes place in any case. The time at which it begins is free."""
+    """A copy of a tensor outside the neighbourhood, which takes place in any case. The model chooses when it begins."""
 
     place: int
-    """Its index in the plan's list of copies."""
+    """Index of the copy in the plan's list of copies."""
     queued: Moment
-    """When it is queued."""
+    """Moment at which the copy is queued."""
     due: Moment | None
-    """When it must be complete; None if the program waits for it only after the neighbourhood."""
+    """Moment at which the copy must be complete; None if the program waits for it only after the neighbourhood."""
     duration_ps: int
+    """Duration on an idle channel."""
     begin_ps: int
-    """Time at which it begins in the given plan."""
+    """Time at which the copy begins in the given plan."""
     tail_ps: int = 0
     """For a copy that is due after the neighbourhood: time from its end to the end of the program, without other waits."""
     latest_end_ps: int = 0
-    """For a copy that is due after the neighbourhood: time at which it must be complete if stalls are not allowed."""
+    """For a copy that is due after the neighbourhood: time at which it must be complete if the clock is frozen."""
 
 
 @dataclass(frozen=True)
@@ -53,24 +55,25 @@ class FixedPart:
     Attributes
     ----------
     floor_until : sequence of int
-        Earliest time of every boundary; with a frozen clock, its time.
+        Earliest time of every boundary; with a frozen clock, the time itself.
     slack_ps : int
-        Largest delay of any boundary.
+        Largest delay of any boundary, compared with ``floor_until``.
     busy : sequence of (int, int)
-        Begin and end of copies that were queued before the window and are not complete when it begins.
+        Begin and end of the copies that were queued before the window and are not complete when it begins.
     waits : mapping
-        By boundary that waits for such copies: the time before which it is not left.
+        For each boundary at which the program waits for such copies, the time before which it does not leave the boundary.
     copies : sequence of FixedCopy
         Copies of other tensors that are queued within the window.
     tail_ps : int or None
         Time from the last boundary to the end of the program if nothing delays it. None with a frozen clock, where the
         objective is the sum of the latencies.
     most_ps : int
-        Objective of the given plan.
+        Time from the neighbourhood's first boundary to the end of the program in the given plan; with a frozen clock, the sum
+        of the latencies of the neighbourhood's steps in that plan.
     entering, leaving : mapping of int to int
-        Offsets, in units of the alignment, of tensors that are resident at the first or the last boundary.
+        Offsets, in units of the alignment, of tensors that are resident at the first or the last boundary, by tensor.
     preloads : int or None
-        Number of further tensors that may be preloaded; None if the neighbourhood does not begin with the program.
+        Number of tensors of the neighbourhood that may be preloaded; None if it does not begin with the program.
     given_in, given_out : mapping of int to sequence of int
         For each tensor, the boundaries at which the given plan queues its copies-in, and at which its copies-out must end.
     space : FixedSpace
@@ -130,11 +133,11 @@ class FixedSpace:
         return self._cached_gaps[begin, end]
 
     def free_units(self, step: int) -> int:
-        """Number of units that are free during the whole of one step of the neighbourhood."""
+        """Number of units that are free during all of one step of the neighbourhood."""
         return sum(high - low for low, high in self.gaps(step, step + 1))
 
     def offsets(self, first: int, last: int, units: int) -> cp_model.Domain | None:
-        """Offsets at which ``units`` are free during all steps between two boundaries; None if every offset is free."""
+        """The offsets at which this many units are free during all steps between two boundaries; None if all memory is free."""
         gaps = self.gaps(first, last)
         if gaps == [(0, self._capacity)]:
             return None

@@ -1,6 +1,7 @@
-"""Converts any valid plan into decisions that the model can represent, and into values of all variables: a complete hint.
+"""Converts any valid plan into decisions that the complete model can represent, and into values of all its variables.
 
-The decisions are those of the plan or of a better one. ``docs/reference/memory-mapping-models.md`` proves that they exist.
+These values are a complete hint, from which CP-SAT can start directly. The decisions are those of the plan or of a plan that is
+at least as good; ``docs/reference/memory-mapping-models.md`` proves that there are such decisions.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from stowplan.models.memory_mapping.plan import Copy, Plan, Residency, by_tensor
 
 
 def decisions_of(variables: Variables, plan: Plan) -> Decisions:
-    """The decisions of a valid plan, without residencies and copies that serve no use."""
+    """The decisions of a valid plan, without residencies and copies that no use needs."""
     plan = with_whole_copies(variables.problem, plan)
     fast_uses = set(plan.fast_uses)
     residencies = by_tensor(sorted(plan.residencies, key=lambda item: item.start))
@@ -74,18 +75,19 @@ class _TensorReader:
         self.queue: list[tuple[int, CopyKey]] = []
 
     def read(self) -> TensorDecisions:
-        """All decisions. :attr:`queue` then has the copies that remain, with their positions in the plan's queue."""
+        """Return all decisions, and set :attr:`queue` to the copies that remain, with their positions in the plan's queue."""
         for residency in self.residencies:
             self._read_residency(residency)
         return self.chosen
 
     def _read_residency(self, residency: Residency) -> None:
+        """Process a residency, divided into parts at the writes that need no old content (L4)."""
         sequence = self.sequence
         inside = [j for j, access in enumerate(sequence.accesses) if residency.start <= access.step < residency.end]
         copy_in = next(
             ((place, copy) for place, copy in self.copies if copy.direction == "in" and copy.start == residency.start), None
         )
-        # A write that needs no old content begins a new residency, and the one before it ends.
+        # A fast write that needs no old content begins a new residency, and the one before it ends.
         part: list[int] = []
         for j in inside:
             if sequence.is_dead(j) and self.was_fast[j]:
@@ -123,7 +125,11 @@ class _TensorReader:
             self.queue.append((place, CopyKey(sequence.tensor, "out", write)))
 
     def _copies_out(self, part: list[int], last: int) -> list[tuple[int, int, CopyOut]]:
-        """For each fast write whose content slow memory needs: queue position, access, and the copy-out that ends first."""
+        """For each fast write whose content slow memory needs, the copy-out of this content that ends first.
+
+        Each entry has the copy's position in the queue, the access that writes, and the copy. ``last`` is the last access at
+        which the tensor is landed.
+        """
         sequence, copies = self.sequence, []
         for write in part:
             if sequence.accesses[write].write is None or not self.was_fast[write]:
@@ -207,10 +213,13 @@ def hint_values(
 
 
 class _Values:
+    """Values of variables by the index of the variable; variables that are None are ignored."""
+
     def __init__(self) -> None:
         self.by_index: dict[int, int] = {}
 
     def set(self, variable: cp_model.IntVar | None, value: int) -> None:
+        """Set the value of a variable; does nothing if the variable is None."""
         if variable is not None:
             self.by_index[variable.index] = int(value)
 
@@ -267,7 +276,7 @@ def _hint_copy_out(
     values.set(copy.is_made, out is not None)
     values.set(copy.begin, begin.get(key, _lowest(copy.begin)))
     for step, literal in copy.extends.items():
-        # The gap that the step lies in is the one before the first access at or after it.
+        # The step is in the gap before the first access at the step or after it.
         j = next((j for j, access in enumerate(sequence.accesses) if access.step >= step), len(sequence))
         keeps = j < len(sequence) and chosen.keep[j]
         values.set(literal, out is not None and step < out.until and not keeps)
@@ -278,4 +287,5 @@ def _hint_copy_out(
 
 
 def _lowest(variable: cp_model.IntVar) -> int:
+    """The smallest value in the domain of a variable."""
     return int(variable.proto.domain[0])

@@ -1,10 +1,11 @@
 """Improves a memory-mapping plan within a neighbourhood: builds a CP-SAT model, solves it, and puts the new plan together.
 
 A *neighbourhood* is a window of steps and some tensors that may change there; these are called *free*. The rest of the plan is
-the *fixed part*, constants of the model (:mod:`stowplan.models.memory_mapping.cpsat.neighbourhood`). A *boundary* is the moment
-between two steps. Because steps in which no free tensor may change are merged, the neighbourhood has boundaries of its own;
-``Neighbourhood.point`` gives the boundary of the program. The *window of a copy* is the interval of boundaries in which it may
-run. With a *frozen clock*, boundaries keep the times that they have in the given plan.
+the *fixed part*, whose data are constants of the model (:mod:`stowplan.models.memory_mapping.cpsat.neighbourhood`). A
+*boundary* is the moment between two steps. Because steps in which no free tensor may change are merged, the neighbourhood has
+boundaries of its own; ``Neighbourhood.point`` returns the corresponding boundary of the program. The *window of a copy* is the
+interval of boundaries in which the copy may run. With a *frozen clock*, boundaries keep the times that they have in the given
+plan.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class LocalRun(NamedTuple):
 def play_locally(neighbourhood: Neighbourhood, decisions: Decisions) -> LocalRun:
     """Simulates the copies of free tensors together with those of the fixed part, on one channel.
 
-    Copies that are queued at the same boundary keep the order that they have in the given plan.
+    Copies that are queued at the same boundary have the same order as in the given plan.
     """
     fixed, plan = neighbourhood.fixed_part, neighbourhood.timeline.plan
     places = {
@@ -76,7 +77,10 @@ def play_locally(neighbourhood: Neighbourhood, decisions: Decisions) -> LocalRun
 
 
 def total_ps(neighbourhood: Neighbourhood, run: LocalRun) -> int:
-    """Time in ps at which the whole program ends, computed from the times of a neighbourhood and of the fixed part after it."""
+    """Time in ps from the neighbourhood's first boundary to the end of the program.
+
+    It is computed from the times of the neighbourhood and the constants of the fixed part after it.
+    """
     fixed = neighbourhood.fixed_part
     assert fixed.tail_ps is not None
     total = run.moments.left[-1] + fixed.tail_ps
@@ -102,20 +106,20 @@ class Merger:
         """The new start of each copy-in of the fixed part that is queued later than before, by tensor and old start."""
 
     def plan(self) -> Plan:
-        """The whole new plan."""
-        neighbourhood, former = self._neighbourhood, self._neighbourhood.timeline.plan
+        """The new plan of the whole program. Its field ``objective`` is still that of the given plan."""
+        neighbourhood, given_plan = self._neighbourhood, self._neighbourhood.timeline.plan
         copies = self._copies()
         residencies = self._residencies()
         problem = neighbourhood.timeline.facts.problem
         begin, end = problem.first_use[neighbourhood.start], problem.first_use[neighbourhood.end]
         free = set(neighbourhood.free)
-        fast = {use for use in former.fast_uses if not (begin <= use < end and problem.tensor_of_use[use] in free)}
+        fast = {use for use in given_plan.fast_uses if not (begin <= use < end and problem.tensor_of_use[use] in free)}
         chosen = self._decisions.fast_uses()
         fast |= {origin for origin, served in zip(neighbourhood.use_of, chosen, strict=True) if served and origin >= 0}
         return without_idle(
             neighbourhood,
             msgspec.structs.replace(
-                former,
+                given_plan,
                 residencies=tuple(sorted(residencies, key=lambda item: (item.start, item.tensor))),
                 copies=tuple(copies),
                 fast_uses=tuple(sorted(fast)),
@@ -125,11 +129,12 @@ class Merger:
     def _copies(self) -> list[Copy]:
         """All copies of the new plan. Within the neighbourhood, they are in the order in which they begin.
 
-        The copy of a free tensor is queued at the last boundary before it begins. A later copy of the fixed part must not be
-        queued before it. If it was, it is queued later than in the given plan, and for a copy-in the residency starts later.
+        The copy of a free tensor is queued at the last boundary before it begins. A copy of the fixed part that begins later
+        must not be queued earlier. If the given plan queues it earlier, it is queued later now, and if it is a copy-in, its
+        residency also starts later.
         """
         neighbourhood, value, variables = self._neighbourhood, self._value, self._complete.variables
-        former, free = neighbourhood.timeline.plan.copies, set(neighbourhood.free)
+        given_copies, free = neighbourhood.timeline.plan.copies, set(neighbourhood.free)
         queue: list[tuple[int, int, Copy]] = []
         for key in self._decisions.queue:
             window = self._decisions.window(key)
@@ -144,7 +149,7 @@ class Merger:
             )
             queue.append((value(chosen.begin), len(queue), copy))
         for fixed, begin in zip(neighbourhood.fixed_part.copies, variables.fixed_begin, strict=True):
-            queue.append((value(begin), len(queue), former[fixed.place]))
+            queue.append((value(begin), len(queue), given_copies[fixed.place]))
         queue.sort(key=lambda item: item[:2])
         inside: list[Copy] = []
         latest = neighbourhood.start
@@ -160,14 +165,14 @@ class Merger:
         between = variables.leaves_between_steps
         # A copy-in may use bytes that a copy-out between the same two steps frees, so it is queued behind that copy-out.
         inside.sort(key=lambda copy: (copy.start, not (between and copy.direction == "out" and copy.start == copy.end)))
-        before = [copy for copy in former if copy.start < neighbourhood.start]
-        after = [copy for copy in former if copy.start >= neighbourhood.end]
+        before = [copy for copy in given_copies if copy.start < neighbourhood.start]
+        after = [copy for copy in given_copies if copy.start >= neighbourhood.end]
         return [*before, *inside, *after]
 
     def _residencies(self) -> list[Residency]:
         """All residencies of the new plan: those outside the neighbourhood, and those of the solution.
 
-        Two parts of a residency that continues across the beginning or the end of the neighbourhood are joined to one.
+        If a residency continues across the beginning or the end of the neighbourhood, its parts are joined to one.
         """
         neighbourhood = self._neighbourhood
         free = set(neighbourhood.free)
@@ -221,13 +226,13 @@ def without_idle(neighbourhood: Neighbourhood, plan: Plan) -> Plan:
         return plan
     removed = {(stay.tensor, stay.start, stay.end) for stay in dropped}
     between = facts.problem.evictions == "between_steps"
-    ends, ends_gone = ({(stay.tensor, stay.end) for stay in stays} for stays in (plan.residencies, dropped))
+    ends, dropped_ends = ({(stay.tensor, stay.end) for stay in stays} for stays in (plan.residencies, dropped))
 
     def is_kept(copy: Copy) -> bool:
         if copy.direction == "in":
             return not any(copy.tensor == tensor and copy.start == start for tensor, start, _ in removed)
         if between and copy.start == copy.end and (copy.tensor, copy.end) in ends:
-            return (copy.tensor, copy.end) not in ends_gone
+            return (copy.tensor, copy.end) not in dropped_ends
         return not any(copy.tensor == tensor and start <= copy.start < end for tensor, start, end in removed)
 
     return msgspec.structs.replace(
@@ -238,6 +243,7 @@ def without_idle(neighbourhood: Neighbourhood, plan: Plan) -> Plan:
 #: Maximum number of literals, as estimated beforehand, of a model that is built for a neighbourhood.
 MAX_LITERALS = 30_000
 
+# The values of ``Improvement.status``, where they are explained.
 LocalStatus = Literal["optimal", "feasible", "none", "infeasible", "empty"]
 
 
@@ -252,9 +258,9 @@ class Improvement(NamedTuple):
     """The whole plan; None if no solution was found. Its field ``objective`` is still that of the given plan, and it may be
     worse than the given plan."""
     seconds: float = 0.0
-    """Time that the solver took, without building the model."""
+    """Time in seconds that the solver took, without building the model."""
     deterministic: float = 0.0
-    """The same in CP-SAT's deterministic time, which counts work instead of seconds."""
+    """Work of the solver in CP-SAT's deterministic seconds, which do not depend on the machine."""
 
 
 class NeighbourhoodModel:
@@ -278,7 +284,10 @@ class NeighbourhoodModel:
         return self.complete.model
 
     def add_hint(self) -> dict[int, int]:
-        """Makes the solver start from the given plan, by a hint with a value for each variable; returns the values by index."""
+        """Makes the solver start from the given plan, by a hint with a value for each variable.
+
+        Returns the values by the index of the variable.
+        """
         neighbourhood, variables = self.neighbourhood, self.complete.variables
         decisions = decisions_of(variables, neighbourhood.plan)
         run = play_locally(neighbourhood, decisions)
@@ -292,7 +301,7 @@ class NeighbourhoodModel:
         return values
 
     def extract(self, value: Value) -> Plan:
-        """The whole plan of a solution. Its field ``objective`` is still that of the given plan.
+        """The plan of the whole program for a solution. Its field ``objective`` is still that of the given plan.
 
         The plan is valid, except possibly if the window of a copy lies inside a merged step or if the clock is frozen. Then the
         caller has to verify it.
@@ -311,7 +320,7 @@ def improve(neighbourhood: Neighbourhood, **limits: Unpack[Limits]) -> Improveme
     Parameters
     ----------
     limits
-        Keyword arguments of :func:`stowplan.models.cpsat_runner.run`. They apply to solving; building is not counted.
+        Keyword arguments of :func:`stowplan.models.cpsat_runner.run`. They limit the solver, not the building of the model.
 
     Returns
     -------

@@ -4,7 +4,7 @@
 
 *Boundary* ``t`` is the moment before step ``t``. When the program has reached a boundary, it waits for the earlier copies that
 must be complete there. The boundary is then *open*: its own copies are queued. The program leaves the boundary when step ``t``
-begins. A *residency* is one stay of a tensor in fast memory.
+begins. A *residency* is one stay of a tensor in fast memory. A *literal* is a Boolean variable or its negation.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ class MemoryMappingModel:
     BuildStopped
         ``should_stop`` returned True.
     NotImplementedError
-        The model would have more than :data:`MAX_SIZE` literals, or there are several copy channels and a copy takes no
-        time. Such a copy would be an interval of length 0, which waits for no channel.
+        The model would have more than about :data:`MAX_SIZE` literals (:func:`size_estimate`), or there are several copy
+        channels and a copy takes no time. Such a copy would be an interval of length 0, which waits for no channel.
     """
 
     def __init__(
@@ -101,8 +101,8 @@ class MemoryMappingModel:
         Returns
         -------
         dict or None
-            The value of each variable, by its index. None if the plan is worse than the one with everything in slow memory; the
-            model then has no hint.
+            The value of each variable, by its index. None if the plan is worse than the one with all tensors in slow memory;
+            the model then has no hint.
         """
         decisions = decisions_of(self.variables, plan)
         if decisions.objective_ps() > self.problem.all_slow_ps:
@@ -124,8 +124,8 @@ class MemoryMappingModel:
     def decisions(self, value: Value) -> Decisions:
         """The decisions of a solution.
 
-        Of a copy, the solution only has the time at which it begins. The copy is queued at the last boundary that opens no
-        later than that.
+        A solution has only the time at which a copy begins. The copy is queued at the last boundary that opens no later than
+        that.
         """
         variables = self.variables
         chosen: list[TensorDecisions] = []
@@ -158,7 +158,8 @@ class MemoryMappingModel:
         """The last boundary at which a copy can be queued if it begins at ``begin`` ps and must be complete at boundary
         ``end``.
 
-        ``allow_empty`` says whether it may be queued at ``end`` itself; the program then waits there until it is complete.
+        ``allow_empty`` says whether the copy may be queued at ``end`` itself. The program then waits there until the copy is
+        complete.
         """
         variables = self.variables
         boundaries = variables.sequences[0].copy
@@ -222,8 +223,8 @@ def _read_tensor(tensor: TensorVariables, value: Value, *, between: bool) -> Ten
         out = tensor.access[write].copy_out
         if out is not None and holds(out.is_made) and _is_content_needed(tensor, decided, write, value):
             # The residency must last until the first boundary, from ``least`` on, at which the copy does not need it any more.
-            # If the copy cannot be made between two steps, it needs the residency during step ``out.first``, and ``least`` is
-            # the boundary after that step.
+            # If a copy between two steps must not end its residency, the copy needs the residency during step ``out.first``,
+            # and ``least`` is the boundary after that step.
             least = out.first + (not between)
             until = next((step for step, needed in out.needs.items() if step >= least and not value(needed)), out.limit)
             decided.copy_out[write] = CopyOut(out.first, until)
@@ -251,8 +252,8 @@ def _is_content_needed(tensor: TensorVariables, decided: TensorDecisions, write:
 #: Fraction of the remaining time for finding offsets of a solution that is not optimal.
 PACKING_SHARE = 0.2
 
-#: Fraction of the remaining time in which a problem that lets steps wait for copies (stalls) is first solved without such
-#: waits. This is done only if there is no hint.
+#: A problem that lets steps wait for copies (stalls) is first solved without such waits, unless there is a hint. This is the
+#: fraction of the remaining time for it.
 STALL_FREE_SHARE = 0.3
 
 #: Parameters of CP-SAT without probing, which takes longer than it saves with thousands of literals.
@@ -288,7 +289,7 @@ def solve(
     Returns
     -------
     Outcome
-        There always are a bound and a plan, in the worst case the one that uses no fast memory.
+        It always has a bound and a plan, in the worst case the plan that uses no fast memory.
 
     Raises
     ------
@@ -336,10 +337,9 @@ class _Search(Best[Plan]):
         return self.is_optimal or self.left <= 0 or (self._should_stop is not None and self._should_stop())
 
     def offer_bound(self, bound: int | None) -> None:
-        """Keep the bound if it is the best so far.
+        """Keep the bound if it is the best so far; ignore it if the problem allows copies in slices.
 
-        The model copies every tensor as a whole. If the problem allows copies in slices (``prefetches="sliced"``), bounds of
-        the model need not hold for the problem and are ignored.
+        The model copies every tensor as a whole. With ``prefetches="sliced"``, its bounds need not hold for the problem.
         """
         if self.problem.prefetches != "sliced":
             super().offer_bound(bound)
@@ -354,13 +354,16 @@ class _Search(Best[Plan]):
         work = self._work.copy()
         limit = work.get("deterministic_limit")
         work["deterministic_limit"] = None if limit is None else STALL_FREE_SHARE * limit
-        free = msgspec.structs.replace(self.problem, stalls="forbidden")
-        outcome = solve(free, time_limit=STALL_FREE_SHARE * self.left, **work)
+        stall_free = msgspec.structs.replace(self.problem, stalls="forbidden")
+        outcome = solve(stall_free, time_limit=STALL_FREE_SHARE * self.left, **work)
         if outcome.plan is not None:
             self.offer_plan(msgspec.structs.replace(outcome.plan, problem=self.problem.digest))
 
     def run(self, *, offsets: bool) -> None:
-        """Solve the model, with or without offsets, within the remaining time; raises NotImplementedError as the model does."""
+        """Solve the model, with or without offsets, within the remaining time.
+
+        Raises NotImplementedError if :class:`MemoryMappingModel` does.
+        """
         try:
             model = MemoryMappingModel(
                 self.problem, offsets=offsets, lower_bound_ps=self.bound, should_stop=lambda: self.is_done

@@ -4,9 +4,9 @@ Only some tensors may change, and only within a window of steps; they are called
 enters the model as constants (see ``fixed_part``).
 
 The *time axis* of a neighbourhood has a boundary wherever one of its tensors may change. The steps in between are merged, so
-the size of the problem depends on the number of free decisions and not on the length of the program. Two steps are added. One
-before the window writes the tensors that enter it with content that slow memory lacks, and one after it reads the tensors that
-are resident when it ends. Residencies that extend beyond the window keep their offset there.
+the size of the problem depends on the number of free decisions and not on the length of the program. Two steps are added. The
+step before the window writes the tensors that enter it with content that slow memory lacks. The step after the window reads the
+tensors that are resident when it ends. Residencies that extend beyond the window keep their offset.
 
 With one channel and stalls, the model's objective is exact, except for copies and stalls inside merged steps, which must not
 get worse. A *frozen clock* makes the model smaller: the times of boundaries are those of the given plan, and copies must be
@@ -37,8 +37,8 @@ class Neighbourhood:
     timeline
         The plan to improve.
     tensors
-        Tensors that may change. Those that cannot, for example because they are copied across a border of the window, stay as
-        they are.
+        Tensors that may change. A tensor stays as it is if its decisions cannot change independently, for example because it is
+        copied across a border of the window.
     start, end
         Boundaries of the window. They are moved outwards to the next boundaries that lie in no loop.
     detail
@@ -71,9 +71,9 @@ class Neighbourhood:
     # ---------------------------------------------------------------------------------------------------- what is free
 
     def _may_change(self, tensor: int) -> bool:
-        """Whether decisions of a tensor in the neighbourhood may change without a change outside of it."""
+        """Whether the decisions for a tensor in the neighbourhood may change without a change outside of it."""
         timeline, facts = self.timeline, self.timeline.facts
-        # The small problem has no asynchronous operations, so the tensors that they use stay as they are.
+        # The small problem has no asynchronous operations, so the tensors that such operations use stay as they are.
         if not facts.is_candidate[tensor] or facts.sequences[tensor].in_flight:
             return False
         for _, copy in timeline.copies[tensor]:
@@ -90,6 +90,7 @@ class Neighbourhood:
         return bool(self._accesses_inside(tensor)) or self._across(tensor, self.end) is not None
 
     def _accesses_inside(self, tensor: int) -> list[Access]:
+        """The accesses of a tensor within the window."""
         accesses = self.timeline.facts.sequences[tensor].accesses
         return [access for access in accesses if self.start <= access.step < self.end]
 
@@ -139,26 +140,26 @@ class Neighbourhood:
         """Build the small problem: a step at each border, and the steps of the neighbourhood, some of them merged."""
         timeline, problem = self.timeline, self.timeline.facts.problem
         numbers = {tensor: number for number, tensor in enumerate(self.free)}
-        saved = [timeline.is_slow_valid(tensor, self.start) for tensor in self.free]
-        begun = [
+        is_slow_valid = [timeline.is_slow_valid(tensor, self.start) for tensor in self.free]
+        written_at_start = [
             number
-            for number, (cut, accesses) in enumerate(zip(self.entering, self.inside, strict=True))
-            if cut is not None
-            and not saved[number]
+            for number, (residency, accesses) in enumerate(zip(self.entering, self.inside, strict=True))
+            if residency is not None
+            and not is_slow_valid[number]
             and (accesses or self.leaving[number] is not None or timeline.is_slow_needed(self.free[number], self.end))
         ]
-        self.is_begun = [number in begun for number in range(len(self.free))]
+        self.is_begun = [number in written_at_start for number in range(len(self.free))]
         """[free tensors] whether it enters with content that slow memory lacks, so that the added first step writes it."""
-        read = [number for number, cut in enumerate(self.leaving) if cut is not None]
-        steps = [self._border_step("enter", begun, is_output=True)]
+        read_at_end = [number for number, residency in enumerate(self.leaving) if residency is not None]
+        steps = [self._border_step("enter", written_at_start, is_output=True)]
         for first, last in zip(self.axis, self.axis[1:], strict=False):
             steps.append(self._reduced(first, numbers) if last == first + 1 else self._merged(first, last))
-        steps.append(self._border_step("leave", read, is_output=False))
+        steps.append(self._border_step("leave", read_at_end, is_output=False))
         tensors = tuple(
             msgspec.structs.replace(
                 problem.tensors[tensor],
-                is_input=saved[number],
-                is_output=timeline.is_slow_needed(tensor, self.end) and (saved[number] or self._is_written(number)),
+                is_input=is_slow_valid[number],
+                is_output=timeline.is_slow_needed(tensor, self.end) and (is_slow_valid[number] or self._is_written(number)),
             )
             for number, tensor in enumerate(self.free)
         )
@@ -178,13 +179,16 @@ class Neighbourhood:
         ]
 
     def _is_written(self, number: int) -> bool:
+        """Whether the added first step or a step within the window writes a free tensor."""
         return self.is_begun[number] or any(access.write is not None for access in self.inside[number])
 
     def _border_step(self, name: str, numbers: list[int], *, is_output: bool) -> Step:
+        """One of the two added steps, which writes or reads these free tensors."""
         self.use_of += [-1] * len(numbers)
         return border_step(name, numbers, is_output=is_output, slow_ps=1)
 
     def _merged(self, first: int, last: int) -> Step:
+        """One step for the steps ``[first, last)`` of the program, with the time that they take in the given plan."""
         moments = self.timeline.moments
         base = 0 if self.is_frozen else moments.reached[last] - moments.left[first]
         return Step("merged", "merged", 1, (), (Piece(base, (), ()),))
@@ -200,7 +204,7 @@ class Neighbourhood:
         return restricted(step, numbers, self.timeline.fast[first : first + len(step.uses)])
 
     def _with_borders(self, cut: TensorAccesses, whole: TensorAccesses) -> TensorAccesses:
-        """Accesses of a free tensor. If the tensor is internal to a loop only because the window cuts it, it may be copied."""
+        """The accesses of a free tensor. A tensor that is internal to a loop only within the window may be copied."""
         if cut.may_copy or not whole.may_copy:
             return cut
         return replace(cut, may_copy=True, residency=cut.copy)
@@ -244,7 +248,7 @@ class Neighbourhood:
     # ---------------------------------------------------------------------------------------------------- fixed part
 
     def _make_fixed_part(self) -> FixedPart:
-        """Collect what the model needs to know of the fixed decisions: times, copies, offsets and preloads."""
+        """Collect the constants that fixed decisions contribute to the model: times, copies, offsets and preloads."""
         timeline, problem = self.timeline, self.timeline.facts.problem
         moments, zero = timeline.moments, timeline.moments.reached[self.start]
         align, fast = problem.alignment, set(self.plan.fast_uses)
@@ -282,43 +286,51 @@ class Neighbourhood:
             tail_ps=tail,
             most_ps=most,
             entering={
-                number: cut.offset // align
-                for number, cut in enumerate(self.entering)
-                if cut is not None and (self.is_begun[number] or self._may_keep(number))
+                number: residency.offset // align
+                for number, residency in enumerate(self.entering)
+                if residency is not None and (self.is_begun[number] or self._may_keep(number))
             },
-            leaving={number: cut.offset // align for number, cut in enumerate(self.leaving) if cut is not None},
+            leaving={
+                number: residency.offset // align for number, residency in enumerate(self.leaving) if residency is not None
+            },
             preloads=preloads,
-            given_in=self._given("in"),
-            given_out=self._given("out"),
+            given_in=self._given_boundaries("in"),
+            given_out=self._given_boundaries("out"),
             space=space,
         )
 
-    def _given(self, direction: str) -> dict[int, list[int]]:
-        given: dict[int, list[int]] = {number: [] for number in range(len(self.free))}
+    def _given_boundaries(self, direction: str) -> dict[int, list[int]]:
+        """For each free tensor, the boundaries at which the given plan starts its copies-in or ends its copies-out."""
+        boundaries: dict[int, list[int]] = {number: [] for number in range(len(self.free))}
         for copy in self.plan.copies:
             if copy.direction == direction:
-                given[copy.tensor].append(copy.start if direction == "in" else copy.end)
-        return given
+                boundaries[copy.tensor].append(copy.start if direction == "in" else copy.end)
+        return boundaries
 
     def _may_keep(self, number: int) -> bool:
-        """Whether a tensor that enters, and whose content slow memory has, too, may profit from staying resident."""
+        """Whether a tensor that enters with content that slow memory also has may profit from staying until its first
+        access."""
         sequence = self.sequences[number]
         return len(sequence) > 0 and not sequence.is_dead(0)
 
     def _moments(self, zero: int) -> Sequence[int]:
+        """Earliest times of the boundaries of the small problem; with a frozen clock, the times of the given plan.
+
+        ``zero`` is the time at which the first boundary of the window is reached.
+        """
         if self.is_frozen:
             middle = [self.timeline.moments.left[point] - zero for point in self.axis]
             return [middle[0], *middle, middle[-1]]
         return self.problem.floor_until
 
     def _moment(self, point: int, absolute_ps: int) -> Moment:
-        """A time at a boundary of the program, relative to the boundaries of the axis."""
+        """A time at boundary ``point`` of the program, relative to the boundaries of the axis."""
         place = bisect_right(self.axis, point) - 1
         is_on_axis = self.axis[place] == point and not self.is_frozen
         return Moment(place + 1, 0 if is_on_axis else absolute_ps - self.timeline.moments.left[self.axis[place]])
 
     def _waits(self, before: Collection[int], zero: int) -> dict[int, int]:
-        """By boundary that waits for copies queued before the window: the time until which it waits."""
+        """For each boundary at which the program waits for copies that were queued before the window, the time until then."""
         timeline, waits = self.timeline, dict[int, int]()
         for place in before:
             due = timeline.plan.copies[place].end
@@ -338,15 +350,19 @@ class Neighbourhood:
         ]
         crossing = [timeline.end_ps(place) - zero for place, copy in inside if copy.end > self.end]
         latest = max([moments.left[self.end] - zero, *crossing, *(end for _, end in busy)])
-        follows = any(copy.start >= self.end for copy in timeline.plan.copies)
-        beyond = 2 * moments.left[-1] + 1
+        has_later_copies = any(copy.start >= self.end for copy in timeline.plan.copies)
+        late_ps = 2 * moments.left[-1] + 1
         for place, copy in inside:
             is_due_later = copy.end > self.end
             tail = 0
             if is_due_later and not self.is_frozen:
+                # After the end of this copy, the program needs at least the time from the boundary that waits for it to the
+                # end. If later copies use the channel, it also needs the time from the moment at which the channel is free
+                # again. That time is simulated with a channel that is busy until ``late_ps``, which is longer than the program
+                # runs.
                 tail = timeline.tail_ps(copy.end)
-                if follows:
-                    tail = max(tail, timeline.tail_ps(self.end, beyond) - beyond)
+                if has_later_copies:
+                    tail = max(tail, timeline.tail_ps(self.end, late_ps) - late_ps)
             copies.append(
                 FixedCopy(
                     place=place,

@@ -1,4 +1,7 @@
-"""Offsets of residencies: a packing for fixed times (:func:`pack`), and variables of the complete model."""
+"""Offsets of residencies: a packing for fixed times (:func:`pack`), and variables of the complete model.
+
+Offsets in the model count units of the problem's alignment.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ class _Block:
     members: tuple[int, ...]
     """Numbers of the residencies."""
     times: tuple[tuple[int, int], ...]
-    """Their steps ``[start, end)``."""
+    """Steps ``[start, end)`` of each residency."""
     size: int
     """Size in bytes."""
     units: int
@@ -60,7 +63,7 @@ class _Block:
 
 
 def _blocks(problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequence[Stay]) -> list[_Block]:
-    """Group residencies that must have the same offset."""
+    """Group residencies that must have the same offset: those of a uniform alias group. All others are in a block each."""
     groups: dict[tuple[int, int], list[int]] = {}
     for number, stay in enumerate(stays):
         # All residencies of a uniform alias group have the same key; those of other tensors have a key each.
@@ -74,6 +77,7 @@ def _blocks(problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequen
 
 
 def _offsets(placed: Sequence[tuple[_Block, int]], count: int) -> tuple[int, ...]:
+    """The offset of each of ``count`` residencies, from those of the blocks."""
     result = [0] * count
     for block, offset in placed:
         for member in block.members:
@@ -82,6 +86,7 @@ def _offsets(placed: Sequence[tuple[_Block, int]], count: int) -> tuple[int, ...
 
 
 def _first_fit(problem: Problem, blocks: Sequence[_Block]) -> list[tuple[_Block, int]] | None:
+    """Give each block the lowest free offset, in the order of the blocks; None if one does not fit."""
     memory, placed = FirstFit(problem.capacity), []
     for block in blocks:
         offset = memory.take_all(block.times, block.size, problem.alignment)
@@ -92,7 +97,7 @@ def _first_fit(problem: Problem, blocks: Sequence[_Block]) -> list[tuple[_Block,
 
 
 def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_limit: float) -> tuple[int, ...] | None:
-    """Offsets by CP-SAT: rectangles of time and memory that do not overlap."""
+    """Find offsets by CP-SAT, with rectangles of time and memory that do not overlap; None if none are found in time."""
     model = cp_model.CpModel()
     places = [model.new_int_var(0, (problem.capacity - block.size) // problem.alignment, "") for block in blocks]
     times, memory = [], []
@@ -109,9 +114,9 @@ def _pack_exactly(problem: Problem, blocks: Sequence[_Block], count: int, time_l
 
 
 class OffsetVariables:
-    """Adds offsets to the complete model: rectangles of time and memory for accesses, gaps, copies-in and extended residencies.
+    """Adds offsets to the complete model: rectangles of time and memory, no two of which overlap.
 
-    No two rectangles overlap.
+    There are rectangles for accesses, gaps, copies-in, and residencies that a copy-out extends.
     """
 
     def __init__(self, variables: Variables):
@@ -130,6 +135,7 @@ class OffsetVariables:
         self._model.add_no_overlap_2d(self._times, self._memory)
 
     def _add_tensor(self, tensor: TensorVariables) -> None:
+        """Add the offsets and rectangles of one tensor."""
         self._variables.check_stop()
         sequence, model = tensor.sequence, self._model
         columns: list[cp_model.IntVar | None] = []
@@ -155,6 +161,7 @@ class OffsetVariables:
     def _add_gap(
         self, tensor: TensorVariables, j: int, here: AccessVariables, columns: Sequence[cp_model.IntVar | None]
     ) -> None:
+        """Add the rectangles of gap ``j``; ``columns`` are the offsets at the tensor's accesses."""
         sequence = tensor.sequence
         first, last = sequence.gap(j)
         before = columns[j - 1] if j else None
@@ -175,6 +182,7 @@ class OffsetVariables:
                 self._add_growing([out.extends[step] for step in steps], steps[0], before, sequence, backwards=False)
 
     def _add(self, present: cp_model.IntVar, start: int, end: int, place: cp_model.IntVar, sequence: TensorAccesses) -> None:
+        """Add a rectangle for the steps ``[start, end)`` at offset ``place``, which exists if ``present`` is true."""
         units = -(-sequence.size // self._alignment)
         self._avoid_fixed(present, start, end, place, units)
         self._times.append(self._model.new_optional_fixed_size_interval_var(start, end - start, present, ""))
@@ -189,15 +197,16 @@ class OffsetVariables:
         *,
         backwards: bool,
     ) -> None:
-        """Add a rectangle that starts at ``border``, or ends there if ``backwards``, and covers as many steps as literals hold.
+        """Add a rectangle of variable length that starts at ``border``, or ends there if ``backwards``.
 
-        The literals that hold are those next to the border.
+        There is a literal for each step, and the rectangle covers the steps whose literals are true. These are always the steps
+        next to the border.
         """
         model = self._model
         units = -(-sequence.size // self._alignment)
         present = literals[-1] if backwards else literals[0]
         for number, literal in enumerate(literals):
-            # If two neighbouring literals are the same, the shorter rectangle needs no constraint of its own.
+            # If the next literal away from the border is the same variable, the shorter rectangle needs no constraint.
             if backwards and (number == 0 or literal is not literals[number - 1]):
                 self._avoid_fixed(literal, border - len(literals) + number, border, place, units)
             if not backwards and (number + 1 == len(literals) or literal is not literals[number + 1]):
@@ -213,14 +222,14 @@ class OffsetVariables:
         self._memory.append(model.new_optional_fixed_size_interval_var(place, units, present, ""))
 
     def _avoid_fixed(self, present: cp_model.IntVar, start: int, end: int, place: cp_model.IntVar, units: int) -> None:
-        """Keep a residency off the bytes of residencies outside the neighbourhood."""
+        """Exclude offsets at which a residency would overlap residencies outside the neighbourhood."""
         fixed_part = self._variables.fixed_part
         free = None if fixed_part is None else fixed_part.space.offsets(start, end, units)
         if free is not None:
             self._model.add_linear_expression_in_domain(place, free).only_enforce_if(present)
 
     def _add_borders(self, fixed_part: FixedPart) -> None:
-        """Residencies that extend beyond the first or last boundary of the neighbourhood keep their offset."""
+        """Let residencies that extend beyond the first or last boundary of the neighbourhood keep their offset."""
         model = self._model
         for number, offset in fixed_part.entering.items():
             first, place = self._variables.tensors[number].access[0], self.access[number][0]

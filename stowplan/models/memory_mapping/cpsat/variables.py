@@ -1,6 +1,7 @@
 """The variables of the complete model, tensor by tensor.
 
-A literal that can only be false is None, so that no constraints are built for choices that a problem does not have.
+A Boolean variable that can only be false is None, so that no constraints are built for choices that a problem does not have. A
+tensor is *landed* if it is resident with its content, that is, after a copy-in is complete.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from stowplan.models.memory_mapping.problem import Problem
 
 Literal = cp_model.IntVar
 
-#: In a neighbourhood, the window of a copy next to the use that needs it, or the write whose content it saves, is limited to
-#: this multiple of the copy's duration, or to this number of boundaries if that is longer. Few plans need longer windows, and
-#: every boundary costs a literal.
+#: In a neighbourhood, the window of a copy is limited to this multiple of the copy's duration, or to this number of boundaries
+#: if that is longer. It lies next to the use that needs the copy, or to the write whose content the copy saves. Few plans need
+#: longer windows, and every boundary costs a literal.
 REACH, LEAST_REACH = 4, 6
 
 
@@ -40,7 +41,9 @@ class CopyInVariables:
     begin: cp_model.IntVar
     """Time in ps at which it begins on its channel."""
     interval: cp_model.IntervalVar
+    """Time of the copy on its channel."""
     duration_ps: int
+    """Duration on an idle channel."""
     resident: dict[int, Literal]
     """For each step from ``first`` up to the access: whether the copy has been queued and occupies its bytes. Once true, it is
     true for all later steps."""
@@ -55,18 +58,20 @@ class CopyOutVariables:
     first: int
     """First boundary at which it may start."""
     limit: int
-    """Boundary at which it must be complete: the next write, or the end."""
+    """Last boundary at which it must be complete: before the next write, or the end of the program."""
     begin: cp_model.IntVar
     """Time in ps at which it begins on its channel."""
     interval: cp_model.IntervalVar
+    """Time of the copy on its channel."""
     duration_ps: int
+    """Duration on an idle channel."""
     needs: dict[int, Literal]
     """For each step from the write up to ``limit``: whether the copy needs the residency. Once false, it is false for all later
     steps."""
     extends: dict[int, Literal] = field(default_factory=dict)
-    """For each such step in a gap in which the residency might end: whether only this copy keeps the residency there."""
+    """For each such step in a gap in which the residency might end: whether the residency goes on only because of this copy."""
     at_once: dict[int, Literal] = field(default_factory=dict)
-    """With several channels, by slow read: whether the copy has the empty window right before the read."""
+    """With several channels, for each slow read: whether the copy has an empty window right before the read."""
 
 
 @dataclass
@@ -78,7 +83,8 @@ class AccessVariables:
     fast: Literal | None = None
     """Whether the access is served from fast memory."""
     keep: Literal | None = None
-    """Whether the tensor is resident with its content throughout the gap before the access; at the first access: preloaded."""
+    """Whether the tensor is resident with its content throughout the gap before the access; for the first access, whether it is
+    preloaded."""
     begun: Literal | None = None
     """Whether a residency begins with the access, which writes without reading."""
     copy_in: CopyInVariables | None = None
@@ -94,6 +100,7 @@ class TensorVariables:
     """All variables of one tensor."""
 
     sequence: TensorAccesses
+    """The accesses of the tensor."""
     access: list[AccessVariables]
     """One entry for each access, and one more for the gap after the last access."""
     uniform: Literal | None = None
@@ -129,7 +136,8 @@ class Variables:
         """Whether a copy-out with an empty window may be the end of its residency."""
         self.floor_until: Sequence[int] = problem.floor_until
         self.slack_ps = 0 if self.forbidden else problem.all_slow_ps - self.floor_until[-1]
-        """Largest delay of any boundary over the sum of least latencies: that of the plan with everything in slow memory."""
+        """Largest time by which a boundary may be later than the sum of the least latencies before it. Plans that are slower
+        than the one with all tensors in slow memory are excluded."""
         if fixed_part is not None:
             self.floor_until, self.slack_ps = fixed_part.floor_until, fixed_part.slack_ps
         self._first, self._last = (0, problem.horizon) if fixed_part is None else (1, problem.horizon - 1)
@@ -170,7 +178,7 @@ class Variables:
         self.open = moments("open") if self.problem.channels > 1 else self.reached
 
     def _make_tensor(self, sequence: TensorAccesses) -> TensorVariables:
-        """Create all variables of a tensor; none if fast memory gains nothing for it."""
+        """Create all variables of a tensor; none if having it in fast memory saves nothing."""
         self.check_stop()
         count = len(sequence)
         variables = TensorVariables(sequence, [AccessVariables() for _ in range(count + 1)])
@@ -193,7 +201,7 @@ class Variables:
         return variables
 
     def _make_landing(self, variables: TensorVariables, j: int) -> None:
-        """Create the variables that say whether a tensor is in fast memory at an access, and how it came there."""
+        """Create the variables that say whether a tensor is landed at an access, and how it came into fast memory."""
         sequence, here = variables.sequence, variables.access[j]
         name = f"{sequence.tensor}.{j}"
         before = variables.access[j - 1].landed if j else None
@@ -217,7 +225,7 @@ class Variables:
             here.fast = self.literal(f"fast{name}")
 
     def _make_copy_in(self, sequence: TensorAccesses, j: int) -> CopyInVariables | None:
-        """Create the variables of a copy into fast memory before an access; None if there is no time for it."""
+        """Create the variables of a copy into fast memory before an access; None if no window is possible for it."""
         duration = self.problem.tensors[sequence.tensor].copy_in_ps
         window = sequence.copy_in_window(j, in_flight=True) or sequence.copy_in_window(j)
         if window is None:
@@ -229,7 +237,7 @@ class Variables:
         latest = self._latest_start(first, end, duration) if self.forbidden else end
         if latest is None:
             return None
-        # A tensor that is resident at the end of a neighbourhood may be copied out there, which must be a later boundary.
+        # A tensor that is resident at the end of a neighbourhood may be copied out there, which must be at a later boundary.
         latest = min(latest, int(sequence.copy.prev[self._last - 1])) if self.fixed_part is not None else latest
         if latest < first:
             return None
@@ -247,7 +255,7 @@ class Variables:
         return CopyInVariables(is_made, first, end, begin, interval, duration, resident)
 
     def _make_copy_out(self, variables: TensorVariables, write: int) -> None:
-        """Add the copy-out of the content that access ``write`` writes, if it can be in fast memory."""
+        """Create the variables of a copy-out of the content that access ``write`` writes, if the write can be fast."""
         sequence, here = variables.sequence, variables.access[write]
         if sequence.accesses[write].write is None or here.fast is None or not sequence.may_copy:
             return
@@ -275,7 +283,10 @@ class Variables:
         here.copy_out = CopyOutVariables(is_made, first, limit, begin, interval, duration, needs)
 
     def _first_copy_start(self, sequence: TensorAccesses, first: int, end: int, duration_ps: int) -> int:
-        """First boundary at which a neighbourhood lets a copy-in start that must be complete at ``end``."""
+        """The first boundary from which on a copy-in that must be complete at ``end`` may start.
+
+        In a neighbourhood, it is limited by :data:`REACH`, but never after a start in the given plan.
+        """
         if self.fixed_part is None:
             return first
         starts = [start for start in self.fixed_part.given_in[sequence.tensor] if first <= start <= end]
@@ -285,7 +296,10 @@ class Variables:
         return min([int(sequence.copy.next[start]), *starts])
 
     def _last_copy_end(self, sequence: TensorAccesses, first: int, limit: int, duration_ps: int) -> int:
-        """Last boundary at which a neighbourhood lets a copy-out end that may start at ``first``."""
+        """The last boundary at which a copy-out that may start at ``first`` may end.
+
+        In a neighbourhood, it is limited by :data:`REACH`, but never before an end in the given plan.
+        """
         if self.fixed_part is None:
             return limit
         ends = [end for end in self.fixed_part.given_out[sequence.tensor] if first <= end <= limit]
@@ -297,8 +311,8 @@ class Variables:
         return max([int(sequence.copy.prev[end]), *ends])
 
     def _latest_start(self, first: int, end: int, duration_ps: int) -> int | None:
-        """Last boundary, from ``first`` on, at which a copy can start and end by ``end`` without stalls; None if there is
-        none."""
+        """The last boundary, from ``first`` on, at which a copy can start so that it is complete by ``end`` without stalls;
+        None if there is none."""
         free = self.sequences[0].copy.free
         for start in range(end - 1, first - 1, -1):
             if free[start] and self.floor_until[end] - self.floor_until[start] >= duration_ps:
@@ -306,8 +320,8 @@ class Variables:
         return None
 
     def _earliest_end(self, first: int, limit: int, duration_ps: int) -> int | None:
-        """First boundary, up to ``limit``, by which a copy that starts at ``first`` ends without stalls; None if there is
-        none."""
+        """The first boundary, up to ``limit``, by which a copy that starts at ``first`` is complete without stalls; None if
+        there is none."""
         free = self.sequences[0].copy.free
         for end in range(first + 1, limit + 1):
             if free[end] and self.floor_until[end] - self.floor_until[first] >= duration_ps:
@@ -317,6 +331,7 @@ class Variables:
     def _make_interval(
         self, name: str, is_made: Literal, first: int, end: int, duration_ps: int
     ) -> tuple[cp_model.IntVar, cp_model.IntervalVar]:
+        """Create the time at which a copy begins, and its optional interval. ``end`` is the latest boundary for its end."""
         low = self.floor_until[first]
         high = self.floor_until[end] + self.slack_ps - duration_ps
         begin = self.model.new_int_var(low, max(low, high), f"begin.{name}")

@@ -1,7 +1,8 @@
 """The bound of the relaxation by a MILP solver that the user chooses, in this process or as a program that PuLP calls.
 
-The linear relaxation is always solved with the built-in HiGHS, which finds the windows that matter. Then the chosen solver
-solves the MILP, repeatedly with the windows that its last solution violates.
+The linear relaxation is always solved with the built-in HiGHS, which finds the windows (rows of the copy channels) that its
+solutions violate. Then the chosen solver solves the MILP. It solves it again with the windows that its solution violates, until
+there are none.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.solve import check_solver, solve
 from stowplan.models.outcome import Best
 
-#: Fraction of the time for the linear relaxation.
+#: Fraction of the remaining time for the linear relaxation.
 LINEAR_SHARE = 0.5
 
 
@@ -31,10 +32,10 @@ class ExternalBound:
     bound_ps: int
     """Proven lower bound on the objective of every valid plan."""
     optimal: bool
-    """Whether the MILP was solved to optimality and its solution violates no window, so that this relaxation has no better
-    bound."""
+    """Whether the MILP was solved to optimality and its solution violates no window, so that this relaxation cannot prove a
+    better bound."""
     formulation: Formulation
-    """The model of the last round."""
+    """The model that was solved last."""
 
 
 def bound_with(
@@ -57,7 +58,7 @@ def bound_with(
     time_limit
         Limit in seconds, including the time to build the model.
     plan
-        A valid plan to start from.
+        A valid plan to start from; None for none.
     node_limit
         Largest number of nodes of each MILP, for solvers in this process.
     on_bound

@@ -4,8 +4,8 @@ The solution for a plan has values of all columns and costs no more than the pla
 the relaxation is valid because there is such a solution for *every* valid plan. Tests check this on random plans, in whole
 numbers and without a solver.
 
-For a hint, the relaxation is solved with the windows of the copy channels, to optimality if time allows. Without windows it
-would copy in far more than the channels can.
+For a hint, the linear relaxation is solved with rows for the copy channels (*windows*), to optimality if time allows. Without
+windows, its solution would copy in far more than the channels can.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray
 
 
 def add_hint(formulation: Formulation, plan: Plan) -> FloatArray:
-    """Scaled values of all columns for a valid plan, shape ``[columns]``, as ``start`` of
-    :func:`stowplan.models.mip.solve.solve`."""
+    """Scaled values of all columns for a valid plan, of shape ``[columns]``.
+
+    They are for the parameter ``start`` of :func:`stowplan.models.mip.solve.solve`.
+    """
     return formulation.scaled(hint_values(formulation, plan))
 
 
 def hint_values(formulation: Formulation, plan: Plan) -> IntArray:
     """Values of all columns in unscaled units, shape ``[columns]``, for a valid plan of the problem.
 
-    The values satisfy every row, and their objective is at most that of the plan. It may be lower, since reads that become
-    faster by it are fast whenever the tensor is resident. For a plan that is slower than having everything in slow memory, the
-    values of the latter are returned.
+    The values satisfy every row, and their objective is at most that of the plan. It may be lower, since reads whose steps
+    become faster by it are fast whenever the tensor is resident. If the plan is slower than having all tensors in slow memory,
+    the values are those of the plan without fast memory.
     """
     model = formulation.model
     values = _decisions(model, plan)
@@ -85,7 +87,7 @@ class _TensorReader:
         self._chosen: set[int] = set()
 
     def read(self, residency: Residency, copies_in: list[Copy]) -> None:
-        """Process one residency; accesses before its copy-in is complete do not count."""
+        """Process one residency; accesses before its copy-in is complete are not landed."""
         sequence = self._sequence
         copy = next((copy for copy in copies_in if copy.start == residency.start), None)
         ready = residency.start if copy is None else copy.end
@@ -123,11 +125,12 @@ class _TensorReader:
                 self._choose(self._columns[j].keep)
 
     def _choose(self, column: int | None) -> None:
+        """Set a column to 1; does nothing if the column is None."""
         if column is not None:
             self._chosen.add(column)
 
     def values(self, copies_out: list[Copy]) -> dict[int, int]:
-        """Values of the columns, including those of the given copies-out."""
+        """The values of all decisions of the tensor, including those of the given copies-out."""
         sequence = self._sequence
         hinted: dict[int, int] = {}
         for j, here in enumerate(self._columns):
@@ -144,13 +147,14 @@ class _TensorReader:
 
 
 def _total(values: dict[int, int], columns: Terms) -> int:
+    """The sum of the values of these columns."""
     return sum(values[column] for column in columns)
 
 
 def _waits(model: RelaxationModel, plan: Plan, values: dict[int, int]) -> list[int] | None:
-    """Waits of the boundaries for copies, in ps; None if the plan is slower than having everything in slow memory.
+    """The wait for copies at each boundary, in ps; None if the plan is slower than having all tensors in slow memory.
 
-    All copies of the plan are simulated with the latencies that the columns give, which are at most those of the plan.
+    All copies of the plan are simulated with the latencies of the solution, which are at most those of the plan.
     """
     problem = model.problem
     durations = step_durations(problem, [bool(_total(values, columns)) for columns in model.fast])
@@ -164,14 +168,18 @@ def _waits(model: RelaxationModel, plan: Plan, values: dict[int, int]) -> list[i
 
 
 def _choose_tables(model: RelaxationModel, values: dict[int, int]) -> None:
-    """Set the columns of tables of latencies: the column of the entry, or of the subset of uses, that applies is 1."""
+    """Set the columns of tables of latencies: the column of the entry that applies is 1.
+
+    For a long table, it is the column of the subset of its most important uses.
+    """
     problem = model.problem
     for step, columns, fast in zip(problem.steps, model.latency_columns, problem.by_step(model.fast), strict=True):
         if step.table is None or len(columns) < 2:
             continue
         open_uses = [use for use in step.table.uses if fast[use]]
         if len(open_uses) > MAX_HULL_USES:
-            # The first column is the latency itself. The rows bound it only from below, but copies need the whole latency.
+            # The first column is the latency itself. The rows bound it only from below, but it must be the exact latency,
+            # because that is the time that passes for copies.
             here = [bool(_total(values, fast[use])) for use in range(len(step.uses))]
             values[columns[0]] = step.latency_ps(here)
             columns = columns[1:]
@@ -182,7 +190,10 @@ def _choose_tables(model: RelaxationModel, values: dict[int, int]) -> None:
 
 
 def _complete(formulation: Formulation, given_values: dict[int, int]) -> IntArray:
-    """Complete the values: columns that equations determine get their value, the others the smallest that the rows allow."""
+    """Complete the values of all columns.
+
+    Columns that equations determine have the value that follows from them, and all others the smallest that the rows allow.
+    """
     model, matrix = formulation.model, formulation.integers
     values = np.zeros(len(model.cost), dtype=np.int64)
     is_open = np.ones(len(model.cost), dtype=bool)
@@ -203,7 +214,7 @@ def _complete(formulation: Formulation, given_values: dict[int, int]) -> IntArra
                 ready.append(row)
 
     def side(row: int, limit: int) -> tuple[int, int, int]:
-        """The only open column of a row, its coefficient, and the part of the row's limit that is left for it."""
+        """The only open column of a row, its coefficient, and the part of the row's limit that remains for it."""
         entries = slice(starts[row], starts[row + 1])
         place = int(np.flatnonzero(is_open[indices[entries]])[0])
         coefficient = int(data[entries][place])
@@ -215,10 +226,10 @@ def _complete(formulation: Formulation, given_values: dict[int, int]) -> IntArra
             if unknown[row] == 1:
                 column, coefficient, rest = side(row, lower[row])
                 set_value(column, rest // coefficient)
-        left = np.flatnonzero(is_open)
-        if not len(left):
+        open_columns = np.flatnonzero(is_open)
+        if not len(open_columns):
             return values
-        column = int(left[0])
+        column = int(open_columns[0])
         least = model.lower[column]
         for row in by_column.indices[by_column.indptr[column] : by_column.indptr[column + 1]].tolist():
             if unknown[row] == 1 and lower[row] > -INFINITE:
@@ -241,7 +252,8 @@ def relaxation_hint(problem: Problem, effort: Effort) -> tuple[Hint | None, int]
     Returns
     -------
     tuple
-        The hint, None if not even the first linear program was solved or there is nothing to decide; and the bound.
+        The hint and the bound. The hint is None if the first linear program was not solved, or if no tensor may profit from
+        fast memory.
     """
     if effort.is_over():
         return None, problem.floor_ps
@@ -274,4 +286,5 @@ def of_values(model: RelaxationModel, values: FloatArray) -> Hint:
 
 
 def _sum(values: FloatArray, columns: tuple[int, ...]) -> float:
+    """The sum of the values of these columns, at most 1."""
     return min(1.0, float(sum(values[column] for column in columns)))

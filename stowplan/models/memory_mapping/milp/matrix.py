@@ -2,11 +2,11 @@
 
 The built-in search adds rows of the copy channels (*windows*) when solutions violate them. A model for another solver must
 contain them from the start. :func:`linear_windows` finds the windows that the linear relaxation needs, and :func:`all_windows`
-lists every window.
+lists every window. ``stowplan export`` writes the matrix to a file.
 
-Columns of time are in a unit that is a power of ten picoseconds, such that the range of the objective is a few thousand.
-Decisions are 0 or 1, and rows are divided by powers of ten. All numbers thus keep the decimal digits of the picoseconds and
-bytes that they represent.
+Columns of time are in a unit of 1, 10, 100, … picoseconds, such that the range of the objective is between one and ten
+thousand units. Decisions are 0 or 1, and rows are divided by powers of ten. All numbers thus have the same decimal digits as
+the picoseconds and bytes that they represent.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from stowplan.models.memory_mapping.milp.solve import Effort, RelaxationSearch
 from stowplan.models.memory_mapping.milp.tightening import Window, WindowSeparator
 from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, MatrixModel, Rows, proven
 
-#: After scaling, the range of the objective is between this and ten times this.
+#: After scaling, the range of the objective is between this number and ten times this number, unless it is smaller in ps.
 OBJECTIVE_RANGE = 1e3
 
-#: Approximate largest number of other continuous columns, and of rows, after scaling.
+#: After scaling, the range of other continuous columns, and the coefficients of rows, are at most about this number.
 LARGEST = 1e3
 
 #: Largest number of characters of a tensor's name in the names of columns.
@@ -44,19 +44,21 @@ class Formulation:
     """A relaxation with a fixed set of windows, in whole numbers and as a scaled matrix."""
 
     model: RelaxationModel
+    """The columns, and the rows without windows, in whole numbers."""
     matrix: MatrixModel
     """The scaled matrix. Its objective is in units of :attr:`unit_ps`."""
     unit_ps: int
+    """Picoseconds in a unit of the objective and of columns of time."""
     scale: FloatArray
-    """[columns] unscaled value of each column for 1 in the matrix."""
+    """[columns] unscaled value that corresponds to 1 in the matrix."""
     row_scale: FloatArray
     """[rows] factor by which each row was multiplied."""
     rows: Rows
-    """All rows in whole numbers; those of the windows come last."""
+    """All rows in whole numbers; the windows come last."""
 
     @cached_property
     def spread_ps(self) -> int:
-        """The all-slow latency minus the least latency of all steps, in ps: the range of interesting objectives."""
+        """The all-slow latency minus the sum of the least latencies, in ps: the range in which good objectives lie."""
         return max(1, self.model.problem.all_slow_ps - self.model.floor_until[-1])
 
     @cached_property
@@ -65,7 +67,7 @@ class Formulation:
         return self.rows.matrix(len(self.model.cost))
 
     def bound_ps(self, bound: float) -> int:
-        """The bound in whole picoseconds that a solver's bound for the matrix proves, after subtracting its tolerances."""
+        """The bound in whole picoseconds that a solver's bound for the matrix proves, after its tolerances are subtracted."""
         return proven(bound, self.spread_ps / self.unit_ps, unit=self.unit_ps)
 
     def own_units(self, values: FloatArray) -> FloatArray:
@@ -84,7 +86,7 @@ def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: 
     Parameters
     ----------
     names
-        Whether columns and rows get readable names; without, building is faster.
+        Whether columns and rows get readable names. Building the matrix is faster without names.
     """
     extra = WindowSeparator(model).rows(windows)
     rows = _joined(model.rows, extra)
@@ -101,7 +103,7 @@ def formulate(model: RelaxationModel, windows: Sequence[Window] = (), *, names: 
     )
     largest = abs(scaled).max(axis=1).toarray().ravel() if columns and rows.lower else np.zeros(len(rows.lower))
     power = _power_of_ten(largest)
-    # Divide by powers of ten instead of multiplying by their inverses, so that the numbers keep their few decimal digits.
+    # Divide by powers of ten instead of multiplying by their inverses, so that the numbers still have few decimal digits.
     scaled.data /= np.repeat(power, np.diff(scaled.indptr))
     low, high = np.array(rows.lower, dtype=np.float64), np.array(rows.upper, dtype=np.float64)
     matrix = MatrixModel(
@@ -128,6 +130,7 @@ def _power_of_ten(largest: FloatArray) -> FloatArray:
 
 
 def _joined(first: Rows, second: Rows) -> Rows:
+    """The rows of both, the first ones first."""
     shift = first.starts[-1]
     return Rows(
         first.starts + [shift + start for start in second.starts[1:]],
@@ -139,7 +142,7 @@ def _joined(first: Rows, second: Rows) -> Rows:
 
 
 def all_windows(model: RelaxationModel) -> list[Window]:
-    """Every window in which some copy must run. There are about as many as pairs of boundaries: for small problems only."""
+    """Every window in which some copy must run. There are about as many as pairs of boundaries, too many for large problems."""
     jobs = [job for job in model.jobs if job.duration_ps]
     return [
         (start, end)
@@ -157,7 +160,17 @@ def linear_windows(
     should_stop: Callable[[], bool] | None = None,
     on_bound: Callable[[int], None] | None = None,
 ) -> list[Window]:
-    """Windows that solutions of the linear relaxation violate, found in rounds until there are none or time runs out."""
+    """Windows that solutions of the linear relaxation violate, found in rounds until there are none or time runs out.
+
+    Parameters
+    ----------
+    time_limit
+        Limit in seconds.
+    should_stop
+        The search ends when it returns True.
+    on_bound
+        Called with every better bound in ps.
+    """
     search = RelaxationSearch(model, Effort(time.monotonic() + time_limit, seed, should_stop=should_stop), on_bound)
     search.linear(patience=PATIENCE)
     return [*search.windows.returned]
@@ -169,7 +182,7 @@ class _Labels:
     def __init__(self, model: RelaxationModel):
         self._model = model
         self._owner = [""] * len(model.cost)
-        """[columns] the owner of each column: a tensor, or the name of a family of rows."""
+        """[columns] the tensor or the family of rows that each column belongs to; rows are named after it."""
         self.columns = [""] * len(model.cost)
         for number, (sequence, accesses) in enumerate(zip(model.sequences, model.access, strict=True)):
             tensor = f"t{number}.{_plain(model.problem.tensors[number].name)}"
@@ -197,6 +210,7 @@ class _Labels:
                 self._name(column, f"column.{column}", "column")
 
     def _name(self, column: int, name: str, owner: str) -> None:
+        """Name a column and set its owner, unless it has a name already."""
         if not self.columns[column]:
             self.columns[column], self._owner[column] = name, owner
 
@@ -206,7 +220,8 @@ class _Labels:
         for row, (start, end) in enumerate(pairwise(rows.starts)):
             for column in rows.columns[start:end]:
                 owner = self._owner[column]
-                # Rows of memory, elapsed time or latency are named after that, and rows of levels after the last level.
+                # A row of memory, elapsed time or latency is named after that family, not after its tensors; of several steps
+                # of the family, the last one counts.
                 if _rank(owner) >= _rank(owners[row]):
                     owners[row] = owner
         first = len(owners) - len(windows)
@@ -215,12 +230,14 @@ class _Labels:
 
 
 def _rank(owner: str) -> int:
+    """The priority of an owner for the name of a row; the owner with the highest one gives the name."""
     if not owner:
         return -1
     return ("t", "wait", "latency", "clock", "capacity").index(kind) if (kind := _kind(owner)) else 0
 
 
 def _kind(owner: str) -> str:
+    """The family of rows of an owner; empty for a tensor and for other owners."""
     head = owner.partition(".")[0]
     return head if head in ("wait", "latency", "clock", "capacity") else ""
 

@@ -1,11 +1,12 @@
 """Columns and rows of the linear relaxation of memory mapping, in exact integers.
 
-The relaxation represents logical time only by accesses and gaps (:mod:`~stowplan.models.memory_mapping.accesses`). Its main
-decisions for each tensor are:
+The relaxation represents logical time only by accesses, which are the steps that use a tensor, and the gaps between them
+(:mod:`~stowplan.models.memory_mapping.accesses`). Its main decisions for each tensor are:
 
-* ``landed`` at access ``j``: whether the tensor is in fast memory, with its content, at this access. It is the sum of the ways
-  to get there: kept since access ``j - 1``; copied in within the gap before ``j``; copied in *in flight*, that is, started
-  before access ``j - 1``, which then reads slow memory; begun by a write that needs no old content; preloaded.
+* ``landed`` at access ``j``: whether the tensor is in fast memory, with its content, at this access. It is the sum of the
+  columns for the ways in which the tensor can come there: kept since access ``j - 1``; copied in within the gap before ``j``;
+  copied in *in flight*, that is, by a copy that starts before access ``j - 1``, which then reads slow memory; begun by a write
+  that needs no old content; preloaded.
 * ``out[m, j]``: whether the content that access ``m`` wrote to fast memory is copied out in time for access ``j``, or for the
   end of the program.
 
@@ -18,9 +19,8 @@ every plan. There are rows for:
 * time: the latency of each step and, if stalls are allowed, a wait at each boundary;
 * copy channels: rows over windows of time, added on demand (:mod:`~stowplan.models.memory_mapping.milp.tightening`).
 
-The relaxation leaves out offsets, the order of copies, and how long before its first use a copied tensor occupies memory,
-except for the time that the duration of the copy forces if stalls are forbidden. Tables of latencies are relaxed to convex
-hulls.
+The relaxation leaves out offsets and the order of copies. A tensor that is copied in occupies memory only shortly before its
+first use: if stalls are forbidden, for as long as the copy takes at least. Tables of latencies are relaxed to convex hulls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from stowplan.models.memory_mapping.latency import Savings
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.mip.matrix import Program
 
-#: Every how many boundaries there is a column for the elapsed time. It keeps rows over long windows short.
+#: Number of boundaries from one column of elapsed time to the next. These columns keep rows over long windows short.
 BLOCK = 32
 
 #: A sum of columns, each with coefficient one.
@@ -44,6 +44,7 @@ class CopyJob:
     """A copy that must run between two boundaries if ``column`` minus ``minus`` is one."""
 
     column: int
+    """Column that says whether the copy is complete by the deadline."""
     minus: int | None
     """Column of the same copy with an earlier deadline, which is counted separately; None if there is none."""
     release: int
@@ -51,6 +52,7 @@ class CopyJob:
     deadline: int
     """Boundary at which the copy must be complete."""
     duration_ps: int
+    """Duration on an idle channel."""
 
 
 @dataclass(slots=True)
@@ -64,13 +66,13 @@ class AccessColumns:
     keep: int | None = None
     """Whether the tensor stays resident with its content through the gap before the access."""
     copy_in: int | None = None
-    """Whether it is copied in within that gap."""
+    """Whether the tensor is copied in within that gap."""
     in_flight: int | None = None
-    """Whether it is copied in by a copy that starts before the previous access."""
+    """Whether the tensor is copied in by a copy that starts before the previous access."""
     begun: int | None = None
     """Whether a residency begins with this access, which writes without reading."""
     preload: int | None = None
-    """Whether it is preloaded; only at the first access."""
+    """Whether the tensor is preloaded; only for the first access."""
 
 
 class RelaxationModel(Program):
@@ -79,7 +81,7 @@ class RelaxationModel(Program):
     Attributes
     ----------
     lower, upper, cost : list of int, one for each column
-        Bounds and objective coefficients. Columns are in ps, in units of memory, or 0/1.
+        Bounds and objective coefficients. Columns are in ps, in units of memory (the alignment), or 0/1.
     is_integer : list of bool
         Whether the column is a 0/1 decision of a plan.
     offset_ps
@@ -95,23 +97,26 @@ class RelaxationModel(Program):
         self.offset_ps = 0
         self.jobs: list[CopyJob] = []
         self.access: list[list[AccessColumns]] = []
+        """[tensors][accesses] the columns of each access."""
         self.fast: list[Terms] = [()] * problem.use_count
         """For each use, columns whose sum is 1 if the use is fast."""
         self.out: list[dict[tuple[int, int], int]] = []
+        """For each tensor, the column of a copy-out by (access that wrote the content, gap at whose end it is complete)."""
         self.floor_until = problem.floor_until
         self.units = -(-problem.capacity // problem.alignment)
         """Size of fast memory in units of the alignment."""
         self.events: list[tuple[int, int, int]] = []
-        """(step, column, units): if the column is 1, this number of units more (or fewer) is occupied from this step on."""
+        """Entries (step, column, units): if the column is 1, the occupied memory changes by this number of units at the
+        step."""
         self._preloads: list[int] = []
         self.levels: dict[int, int] = {}
-        """By step, the column of the occupied units from that step on."""
+        """For each step at which the occupied memory can change, the column of the occupied units from that step on."""
         self.latency_columns: list[range] = []
         """[steps] the columns that were added for the latency of the step."""
         self.latency_rows: list[range] = []
         """[steps] the rows that were added for the latency of the step."""
         self.memory_rows: dict[int, int] = {}
-        """By row that limits memory during one step, that step; empty if there are ``levels``."""
+        """For each row that limits memory during one step, that step; empty if there are ``levels``."""
         self.savings = Savings(problem)
         self.first_column: list[int] = []
         """[tensors] first column of the tensor."""
@@ -184,7 +189,7 @@ class RelaxationModel(Program):
     def _add_stalls(self) -> None:
         """Add a column for the stall at every boundary, and columns for the times at every ``BLOCK``-th boundary."""
         problem = self.problem
-        # Plans that are slower than the one with everything in slow memory can be ignored.
+        # Plans that are slower than the one with all tensors in slow memory can be ignored.
         most = problem.all_slow_ps - self.floor_until[-1]
         self.stall = [self.column(most, cost=1, integer=False) for _ in range(problem.horizon + 1)]
         for start in range(0, problem.horizon + 1, BLOCK):
@@ -196,11 +201,12 @@ class RelaxationModel(Program):
 
     @property
     def least_ps(self) -> int:
-        """Lower bound on the objective before anything is solved. Without columns, it is the optimum: everything slow."""
+        """Lower bound in ps on the objective before anything is solved. Without columns, all tensors are in slow memory, and
+        the bound is the optimum."""
         return self.floor_until[-1] if self.cost else self.offset_ps
 
     def between(self, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
-        """Time from reaching boundary ``start`` to reaching boundary ``end``, with waits, as a constant and terms in ps."""
+        """The time from reaching boundary ``start`` to reaching boundary ``end``, with waits, as a constant and terms in ps."""
         constant, terms = 0, [(column, 1) for column in self.stall[start:end]]
         for step in range(start, end):
             constant += self.step_terms[step][0]
@@ -208,7 +214,7 @@ class RelaxationModel(Program):
         return constant, terms
 
     def elapsed(self, start: int, end: int) -> tuple[int, list[tuple[int, int]]]:
-        """The time of :meth:`between` plus the wait at ``end``. It has few terms, as it uses the columns of elapsed time."""
+        """The time of :meth:`between` plus the wait at ``end``, with few terms, since it uses the columns of elapsed time."""
         first, last = -(-start // BLOCK), end // BLOCK
         if first >= last:
             constant, terms = self.between(start, end)
@@ -221,7 +227,17 @@ class RelaxationModel(Program):
 
 
 class TensorColumns:
-    """Builds the columns and rows of one tensor."""
+    """Builds the columns and rows of one tensor.
+
+    Attributes
+    ----------
+    columns : list of AccessColumns
+        The columns of each access.
+    out : dict
+        The columns of copies-out, as in :attr:`RelaxationModel.out`.
+    uniform : int
+        For a uniform alias group, the column that says whether all its uses are fast; otherwise -1.
+    """
 
     def __init__(self, model: RelaxationModel, sequence: TensorAccesses):
         self.model = model
@@ -291,7 +307,10 @@ class TensorColumns:
             model.rows.add([(self.uniform, -1), *((column, 1) for column in parts)], 0, 0)
 
     def _serve(self, j: int) -> None:
-        """Add the choice whether access ``j`` is fast; there is none if the tensor is landed and fast is never slower."""
+        """Set the columns that say whether access ``j`` is fast.
+
+        A landed access is fast, unless it is a read that might make its step slower by that; such a read has its own column.
+        """
         here, access = self.columns[j], self.sequence.accesses[j]
         here.fast = here.landed
         model = self.model
@@ -307,7 +326,7 @@ class TensorColumns:
         step = sequence.accesses[j].step
         model.occupy(here.landed, sequence.size, step, step + 1)
         first, last = sequence.gap(j)
-        # A preload of a segment may represent a copy that has brought only some slices by then (B7).
+        # In a segment, a preload may represent a copy that has brought only some slices before the segment begins (B7).
         preload = None if self.sliced else here.preload
         through = self.columns[j - 1].landed if sequence.is_glued(j) else _terms(here.keep, preload)
         model.occupy(through, sequence.size, first, last)
@@ -323,7 +342,7 @@ class TensorColumns:
         return column
 
     def _occupy_copied(self, j: int, first: int, last: int) -> None:
-        """Record the memory that a tensor copied in for access ``j`` occupies in the gap, from its latest start on."""
+        """Record the memory that a tensor occupies in gap ``j``, from the latest start of a copy-in for access ``j`` on."""
         here, sequence = self.columns[j], self.sequence
         # A copy starts no later than its duration allows, but its last slice may start later.
         end = int(sequence.copy.prev[last])
@@ -339,7 +358,7 @@ class TensorColumns:
             m = sequence.last_write[j]
             is_read = j < count and sequence.accesses[j].read is not None
             is_needed = is_read or (j == count and sequence.is_output)
-            # Without a fast write, slow memory still has the valid content of a program input or of a slow write.
+            # If the last write was not fast, slow memory has valid content: that of this write or of a program input.
             if m < 0 or not is_needed or not self.columns[m].landed:
                 continue
             column = self._copy_out(m, j, earlier.get(m))
@@ -348,7 +367,8 @@ class TensorColumns:
             self._need(m, j, column)
 
     def _need(self, m: int, j: int, out: int | None) -> None:
-        """Require column ``out``, if access ``m`` is a fast write and access ``j`` or the end needs slow memory."""
+        """Require the copy-out of column ``out`` if access ``m`` is a fast write and access ``j``, or the end of the program,
+        needs its content in slow memory. Without a column, no such copy-out is possible."""
         rows, written = self.model.rows, self.columns[m].fast
         minus_out = [] if out is None else [(out, -1)]
         was_fast = [(column, 1) for column in written]
@@ -386,7 +406,7 @@ class TensorColumns:
         return window if start < end and until[end] - until[start] >= duration_ps else None
 
     def _latest_start(self, end: int, duration_ps: int) -> int:
-        """Last boundary at which a copy can start and be complete by ``end``, if stalls are forbidden."""
+        """The last boundary at which a copy can start so that it is complete by ``end``, if stalls are forbidden."""
         until = self.model.floor_until
         start = end - 1
         while until[end] - until[start] < duration_ps:
@@ -395,4 +415,5 @@ class TensorColumns:
 
 
 def _terms(*columns: int | None) -> Terms:
+    """The columns that exist."""
     return tuple(column for column in columns if column is not None)

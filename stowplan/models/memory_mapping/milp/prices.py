@@ -1,4 +1,8 @@
-"""Prices for certificates: from the row duals of a linear relaxation, and for a program from the prices of its segments."""
+"""Prices for certificates, from the row duals of a linear relaxation, and for a program from the prices of its segments.
+
+Prices are Lagrange multipliers of the limits on memory and copy channels (:mod:`stowplan.models.memory_mapping.prices`). They
+prove a bound that can be checked without a solver.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +20,18 @@ def prices_of(search: RelaxationSearch, duals: FloatArray) -> Prices:
 
 
 class _Reader:
-    """Assigns the duals of rows to what the rows are about: memory at a step, the latency of a step, or a window."""
+    """Turns the duals of rows into prices: those of rows of memory, of latencies, and of windows of the copy channels."""
 
     def __init__(self, search: RelaxationSearch, duals: FloatArray):
         self._search, self._model, self._duals = search, search.model, duals
         self._matrix = search.solver.matrix
         self._source = {row: row for row in range(len(duals))}
-        """[rows] the original row from which a row was derived, by one cut or several."""
+        """For each row, the original row from which it was derived by one or more cuts; for other rows, the row itself."""
         for row, origin in search.cut_rows.items():
             self._source[row] = self._source[origin.row]
 
     def prices(self) -> Prices:
+        """All prices."""
         model, duals = self._model, self._duals
         problem = model.problem
         prices = Prices.none(problem.horizon, problem.use_count)
@@ -46,14 +51,17 @@ class _Reader:
         return prices
 
     def _of_levels(self, prices: Prices) -> None:
-        """Set the prices of memory of a model with levels: they are the reduced costs of levels at their upper bounds."""
+        """Set the prices of memory of a model that has columns of occupied units (``levels``).
+
+        They are the reduced costs of these columns at their upper bounds.
+        """
         by_column = self._matrix.tocsc()
         for step, column in self._model.levels.items():
             entries = slice(by_column.indptr[column], by_column.indptr[column + 1])
             prices.memory[step] = max(0.0, float(self._duals[by_column.indices[entries]] @ by_column.data[entries]))
 
     def _earnings(self, prices: Prices) -> None:
-        """Set the earnings of fast uses: the amounts by which the latency and its rows favour the columns of fast uses."""
+        """Set the earnings of fast uses: the amounts by which latencies, and rows about latencies, favour their columns."""
         model, matrix, duals = self._model, self._matrix, self._duals
         step_of = {row: step for step, rows in enumerate(model.latency_rows) for row in rows}
         by_step: list[list[int]] = [[] for _ in model.latency_rows]
@@ -64,19 +72,20 @@ class _Reader:
         for row, (start, end) in self._search.part_rows.items():
             factor[start:end] -= duals[row]
         for step, (uses, rows) in enumerate(zip(model.problem.by_step(range(model.problem.use_count)), by_step, strict=True)):
-            paid: dict[int, float] = {}
+            earned: dict[int, float] = {}
             if not model.latency_columns[step]:
-                # The latency is one affine piece. Its terms are in the objective, and in the time that passes for copies.
+                # The latency is one affine piece, so it has no rows. Its terms are in the objective and in the time that passes
+                # for copies.
                 for column, value in model.step_terms[step][1]:
-                    paid[column] = paid.get(column, 0.0) - factor[step] * value
+                    earned[column] = earned.get(column, 0.0) - factor[step] * value
             for row in rows:
                 for at in range(matrix.indptr[row], matrix.indptr[row + 1]):
                     column = int(matrix.indices[at])
-                    paid[column] = paid.get(column, 0.0) + duals[row] * matrix.data[at]
+                    earned[column] = earned.get(column, 0.0) + duals[row] * matrix.data[at]
             for use in uses:
                 if model.fast[use]:
                     # Two uses of one tensor share their columns, so one of them gets the earnings of both.
-                    prices.access[use] = paid.pop(model.fast[use][0], 0.0)
+                    prices.access[use] = earned.pop(model.fast[use][0], 0.0)
                 else:
                     # No plan makes this use fast, so any earnings are valid, up to the largest saving.
                     weight, latency = model.problem.steps[step].weight, model.savings.latencies[step]
@@ -102,7 +111,9 @@ class PricedSegment:
     """A segment of steps ``[start, end)`` with prices and the bound that they prove."""
 
     start: int
+    """First step."""
     end: int
+    """First step after the segment."""
     bound_ps: int
     """Lower bound on the time of the segment in any plan."""
     use: int
@@ -121,6 +132,11 @@ class PriceBook:
         Lower bound on the time up to each boundary of the program, in ps.
     uses
         Number of uses of the program.
+
+    Attributes
+    ----------
+    segments : dict
+        The best prices of each segment, by its first step and the first step after it.
     """
 
     floor_until: Sequence[int]
@@ -128,7 +144,7 @@ class PriceBook:
     segments: dict[tuple[int, int], PricedSegment] = field(default_factory=dict)
 
     def add(self, search: RelaxationSearch, start: int, end: int, use: int, uses: int, tensors: Sequence[int]) -> bool:
-        """Add the prices of a search of the steps ``[start, end)``, if they prove a better bound than those so far.
+        """Add the prices of a search for a bound on the steps ``[start, end)``, if they prove a better bound than those so far.
 
         Parameters
         ----------

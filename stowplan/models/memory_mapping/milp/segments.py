@@ -4,11 +4,11 @@ In most programs memory is tight only in a few segments, and the time that one o
 program is therefore cut into segments, each of which is a problem of its own. The optimum of such a problem is at most the time
 that the segment takes in any plan of the program (:class:`SegmentProblems`).
 
-Each segment is bounded by its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.tightening`), first by a linear
-program, then with cuts. Then pairs of neighbours are joined into one segment, whose relaxation also has the bounds of its parts
-as rows, and so on up to the whole program. Finally the same is done with integers, starting from shorter segments. The bound of
-the program is the best sum over disjoint segments; steps outside of them count with their least latency (lemma B5 of
-``docs/reference/memory-mapping-models.md``).
+The bound of a segment comes from its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.tightening`), first as a
+linear program, then with cuts. Then pairs of neighbours are joined into one segment, whose relaxation also has the bounds of
+its parts as rows, and so on up to the whole program. Finally the same is done with MILPs, starting from shorter segments. The
+bound of the program is the largest sum of bounds of disjoint segments; steps in none of them count with their least latency
+(lemma B5 of ``docs/reference/memory-mapping-models.md``).
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ class SegmentProblems:
                     info,
                     is_input=info.is_input or not is_whole,
                     is_output=info.is_output and end == problem.horizon,
-                    # An alias group that extends beyond the segment may be fast here and slow elsewhere, so the rule that
-                    # its uses are all fast or all slow is dropped.
+                    # The rule that an alias group has all uses fast or all slow is dropped for groups with uses outside the
+                    # segment, because the problem of the segment does not decide those uses.
                     members=info.members if is_whole and tensor not in needed else (),
                 )
             )
@@ -77,20 +77,22 @@ class SegmentProblems:
         return self._problem.tensors[tensor].is_output if following is None else following.read is not None
 
 
-#: Number of uses in the shortest segments, and in the segments whose linear relaxation is solved first.
+#: Approximate number of uses in the segments whose MILPs are solved first, and in those whose linear programs are solved first.
 SHORT_USES = 250
 LONG_USES = 1000
 
 #: Largest number of uses in a segment.
 MOST_USES = 4000
 
-#: Losses below this fraction of the difference between the all-slow and the least latency are ignored.
+#: A loss is the time by which a bound exceeds the sum of the least latencies. Losses below this fraction of the difference
+#: between the all-slow and the least latency are ignored.
 NEGLIGIBLE = 1e-5
 
 #: Smallest time limit of a segment in seconds.
 LEAST_SECONDS = 1.0
 
-#: Fraction of the remaining time for all segments of one length, and the multiple of an equal share that one of them may use.
+#: All segments of one length together may use the fraction ``LEVEL_SHARE`` of the remaining time, and each of them ``SHARES``
+#: times an equal share of it.
 LEVEL_SHARE = 0.5
 SHARES = 2.0
 
@@ -100,9 +102,11 @@ class Segment:
     """A segment of steps ``[start, end)`` and the bound on its time."""
 
     start: int
+    """First step."""
     end: int
+    """First step after the segment."""
     floor_ps: int
-    """Sum of the least latencies of its steps."""
+    """Sum of the least latencies of the steps."""
     bound_ps: int
     """Proven lower bound on the time that the segment takes in any plan."""
 
@@ -127,6 +131,11 @@ class SegmentBounds:
         Called with every better bound of the whole program, in ps.
     on_prices
         Called with prices of the program (Lagrange multipliers for certificates) whenever they may prove a better bound.
+
+    Attributes
+    ----------
+    bound : int
+        Best proven lower bound of the program, in ps.
     """
 
     problem: Problem
@@ -146,7 +155,7 @@ class SegmentBounds:
         self._price_book = PriceBook(problem.floor_until, problem.use_count)
 
     def run(self, *, integer: bool = True) -> None:
-        """Compute bounds until there is nothing left to do or time runs out; without ``integer``, by linear programs only."""
+        """Compute bounds until all segments are done or time runs out; without ``integer``, by linear programs only."""
         long = self._linear()
         self._climb(long, integer=False)
         if not integer:
@@ -160,7 +169,7 @@ class SegmentBounds:
         self._climb(short, integer=True)
 
     def _climb(self, level: list[Segment], *, integer: bool) -> None:
-        """Bound segments joined from pairs of neighbours, then from pairs of those, and so on."""
+        """Bound segments that are joined from pairs of neighbours, then from pairs of these segments, and so on."""
         while len(level) > 1 and not self.effort.is_over():
             pairs = [level[place : place + 2] for place in range(0, len(level), 2)]
             level = [self._join(pair) for pair in pairs]
@@ -193,7 +202,7 @@ class SegmentBounds:
         return long
 
     def _price(self, segment: Segment, search: RelaxationSearch) -> None:
-        """Keep the prices of a segment's last linear program, if anybody asks for prices."""
+        """Keep the prices of a segment's last linear program, if the caller wants prices."""
         if self.on_prices is not None:
             first, end = self._first_use[segment.start], self._first_use[segment.end]
             tensors = [*dict.fromkeys(self.problem.tensor_of_use[first:end])]
@@ -214,6 +223,7 @@ class SegmentBounds:
         return [self._new(start, end) for start, end in zip(ends, [*ends[1:], self.problem.horizon], strict=True)]
 
     def _new(self, start: int, end: int) -> Segment:
+        """A segment whose bound is still the sum of its least latencies."""
         floor = self._floor_until[end] - self._floor_until[start]
         return Segment(start, end, floor, floor)
 
@@ -241,14 +251,14 @@ class SegmentBounds:
         ]
 
     def _bound_all(self, segments: list[Segment], *, integer: bool) -> None:
-        """Bound segments of one length, those with the largest losses first."""
+        """Bound segments of one length, in descending order of their losses."""
         pending = sorted(segments, key=lambda segment: (segment.loss_ps, self._potential_ps(segment)), reverse=True)
         is_last = integer and any(segment.end - segment.start == self.problem.horizon for segment in segments)
         level_end = time.monotonic() + self.effort.left * (1.0 if is_last else LEVEL_SHARE)
         for place, segment in enumerate(pending):
             if self.effort.is_over():
                 return
-            # A segment may use more than an equal share of the time, since most segments need far less.
+            # A segment may use more than an equal share of the time, since most segments need much less.
             share = SHARES * (level_end - time.monotonic()) / (len(pending) - place)
             search = self._open(segment, min(self.effort.left, max(LEAST_SECONDS, share)))
             search.linear()
@@ -271,7 +281,7 @@ class SegmentBounds:
         return search
 
     def _add_parts(self, model: DetailedModel, segment: Segment) -> dict[int, Window]:
-        """Add a row for the bound of each part of a segment (B6); returns the boundaries of the parts by row."""
+        """Add a row for the bound of each part of a segment (lemma B6); returns the boundaries of the part for each row."""
         rows: dict[int, Window] = {}
         for part in self.segments:
             is_inside = segment.start <= part.start and part.end <= segment.end
@@ -294,7 +304,7 @@ class SegmentBounds:
                 self.on_bound(total)
 
     def _best(self, start: int, end: int) -> int:
-        """The best bound on the steps ``[start, end)`` from disjoint segments, and least latencies between them."""
+        """The best bound on the steps ``[start, end)``: bounds of disjoint segments, and least latencies between them."""
         ending: dict[int, list[Segment]] = {}
         for segment in self.segments:
             if start <= segment.start and segment.end <= end:

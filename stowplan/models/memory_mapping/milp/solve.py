@@ -1,6 +1,7 @@
-"""Solves one relaxation with HiGHS: linear programs in rounds, with violated rows added in each, and then its MILP.
+"""Solves one relaxation with HiGHS: linear programs in rounds, each with rows that the last solution violates, then its MILP.
 
-HiGHS gets a scaled copy of the relaxation, in which picoseconds and bytes become numbers near one.
+HiGHS gets a scaled copy of the relaxation, in which picoseconds and bytes become numbers near one. The candidate ``relaxation``
+of memory mapping uses this search for the segments of a program.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class ScaledHighs:
         self._scale[np.array(model.stall + model.clock, dtype=np.int64)] = max(1.0, gain / TIME_RANGE)
         self._row_scale = self._scales(self._matrix)
         self._places = np.arange(len(self._row_scale))
-        """Number in HiGHS of each row, as a subclass or caller may have added further rows there."""
+        """For each row, its number in HiGHS, which differs if a subclass or a caller has added other rows there."""
         self._highs = self.highs = one_thread(seed)
         interrupt_when(self._highs, should_stop)
         self._pass_model()
@@ -71,15 +72,18 @@ class ScaledHighs:
         self._highs.setOptionValue(name, value)
 
     def _scales(self, matrix: sparse.csr_matrix) -> FloatArray:
+        """[rows] the factors by which rows with unscaled coefficients are multiplied."""
         return row_scales(matrix.astype(np.float64).multiply(self._scale).tocsr())
 
     def _scaled_rows(
         self, matrix: sparse.csr_matrix, lower: IntArray, upper: IntArray, scale: FloatArray
     ) -> tuple[sparse.csr_matrix, FloatArray, FloatArray]:
+        """Scaled coefficients and limits of rows."""
         scaled = sparse.diags(scale) @ matrix.astype(np.float64) @ sparse.diags(self._scale)
         return sparse.csr_matrix(scaled), sides(lower, scale), sides(upper, scale)
 
     def _pass_model(self) -> None:
+        """Pass the scaled columns and rows to HiGHS, as a linear program."""
         matrix, low, high = self._scaled_rows(self._matrix, self._row_lower, self._row_upper, self._row_scale)
         model = MatrixModel(
             name=self._model.problem.name,
@@ -109,7 +113,7 @@ class ScaledHighs:
         return len(self._row_lower) - count
 
     def require_integers(self) -> None:
-        """Make the integer columns integer, so that from now on the MILP is solved."""
+        """Require whole numbers in the columns that are decisions, so that from now on the MILP is solved."""
         tighten(self._highs)
         columns = np.flatnonzero(np.array(self._model.is_integer)).astype(np.int32)
         kinds = np.full(len(columns), int(highspy.HighsVarType.kInteger), dtype=np.uint8)
@@ -117,7 +121,7 @@ class ScaledHighs:
 
     def run(self, time_limit: float) -> highspy.HighsModelStatus:
         """Solve for at most ``time_limit`` seconds."""
-        # HiGHS's time limit applies to the time of all runs together.
+        # HiGHS compares its time limit with the time of all runs together.
         self.set_option("time_limit", self._highs.getRunTime() + max(0.0, time_limit))
         self._highs.run()
         return self._highs.getModelStatus()
@@ -143,7 +147,8 @@ class ScaledHighs:
         return finder.find(self._matrix, self._row_lower, self._row_upper, values, limit, should_stop)
 
     def lp_bound(self) -> int | None:
-        """The bound in ps that the duals of the last linear program prove, computed in exact arithmetic; None without duals."""
+        """The bound in ps that the duals of the last linear program prove, computed in exact arithmetic; None if there are no
+        duals."""
         duals = self.duals()
         if duals is None:
             return None
@@ -164,14 +169,16 @@ MAX_WINDOWS = 200
 #: Smallest violation of a window that counts, as a fraction of the all-slow latency.
 WINDOW_TOLERANCE = 1e-7
 
-#: A round makes progress if it raises the bound by this fraction of the difference between the all-slow and the least latency.
-#: Rounds end when ``MAX_IDLE`` in a row make no progress.
+#: A round makes progress if it raises the bound by the fraction ``LEAST_PROGRESS`` of the difference between the all-slow and
+#: the least latency. The search ends after ``MAX_IDLE`` successive rounds without progress.
 LEAST_PROGRESS = 2e-5
 MAX_IDLE = 2
 
 
-#: Largest number of cuts that are added in one round, and the progress that a round of cuts must make, as such a fraction.
+#: Largest number of cuts that are added in one round.
 MAX_CUTS = 200
+
+#: A round of cuts makes progress if it raises the bound by this fraction of the same difference.
 LEAST_GAIN = 2e-4
 
 
@@ -182,6 +189,7 @@ class Effort:
     end: float
     """Time of ``time.monotonic()`` at which the search ends."""
     seed: int = 0
+    """Random seed of HiGHS."""
     iteration_limit: int | None = None
     """Largest number of simplex iterations of a linear program."""
     node_limit: int | None = None
@@ -191,7 +199,7 @@ class Effort:
 
     @property
     def left(self) -> float:
-        """Seconds left."""
+        """Number of seconds until the search ends."""
         return self.end - time.monotonic()
 
     def is_over(self) -> bool:
@@ -211,7 +219,7 @@ class RelaxationSearch:
     solution : array of shape ``[columns]``, or None
         The last optimal solution of a linear program. It stays if a later program is not solved to optimality.
     optimal : bool
-        Whether the relaxation is solved to optimality, and its solution violates no window.
+        Whether the last program, linear or MILP, is solved to optimality, and its solution violates no window.
     """
 
     def __init__(self, model: RelaxationModel, effort: Effort, on_bound: Callable[[int], None] | None = None):
@@ -229,22 +237,23 @@ class RelaxationSearch:
         self._tolerance_ps = WINDOW_TOLERANCE * max(1, problem.all_slow_ps)
         self.bound = model.least_ps
         self.window_rows: dict[int, Window] = {}
-        """By row that was added for a window: the window."""
+        """For each row that was added for a window, the window."""
         self.cut_rows: dict[int, Rounding] = {}
-        """By row that was added for a cut: how the cut was derived."""
+        """For each row that was added for a cut, how the cut was derived."""
         self.part_rows: dict[int, Window] = {}
-        """By row that gives a lower bound on the time of a part of the program: the boundaries of that part."""
+        """For each row that is a lower bound on the time of a part of the program, the boundaries of that part."""
         self.values: FloatArray | None = None
         self.solution: FloatArray | None = None
         self.rounds = 0
         self.optimal = not model.cost
 
     def _run(self) -> highspy.HighsModelStatus:
+        """Solve the current program within the remaining time, and count a round."""
         self.rounds += 1
         return self.solver.run(self.effort.left)
 
     def offer(self, bound: int | None) -> None:
-        """Keep and report a proven bound if it is better than the one so far."""
+        """Keep and report a proven bound in ps if it is better than the one so far."""
         if bound is not None and bound > self.bound:
             self.bound = bound
             if self._on_bound is not None:
@@ -260,7 +269,10 @@ class RelaxationSearch:
         return bool(windows)
 
     def linear(self, patience: int = MAX_IDLE) -> None:
-        """Solve the linear relaxation in rounds, each with more windows, until ``patience`` rounds make no progress."""
+        """Solve the linear relaxation in rounds, each with further windows that the last solution violates.
+
+        The rounds end if there are no such windows, after ``patience`` successive rounds without progress, or with the effort.
+        """
         idle = 0
         while self.model.cost and not self.effort.is_over():
             before = self.bound

@@ -1,22 +1,22 @@
 """Tightens the plain relaxation: rows that solutions violate (windows, cuts), and more detail about the time of copies.
 
-*Windows* are rows of the copy channels. Copies that must run within a window of time take no more time than passes in it
-(lemma B2 of ``docs/reference/memory-mapping-models.md``). If stalls are forbidden, that time is the least time that the steps
-of the window can take. If they are allowed, it is a sum of columns, including waits. There is a window for each pair of
-boundaries; only those that a solution violates are added.
+*Windows* are rows of the copy channels, each for the time between two boundaries. The copies that must run within that time
+take no more time than passes there (lemma B2 of ``docs/reference/memory-mapping-models.md``). If stalls are forbidden, this is
+the least time that the steps of the window can take. If they are allowed, it is a sum of columns, including waits. There is a
+window for each pair of boundaries; only those that a solution violates are added.
 
 *Rounding cuts* come from mixed-integer rounding of rows. They are computed in whole numbers, so they hold for every plan,
 whatever numerical errors a solver makes. The formula is lemma B4 (Marchand and Wolsey, "Aggregation and mixed integer rounding
 to solve MIPs", 2001). Before rounding, 0/1 columns x near one are replaced by ``1 - x``, and continuous columns by their
 distance from a bound.
 
-*Detail in time* is about the memory that copies occupy. In the plain relaxation a tensor can leave fast memory before its
-copy-out ends, and a tensor that is copied in occupies no memory before its use. :class:`DetailedModel` distinguishes *when* a
-copy ends or starts. The boundaries of a gap are divided into groups: short ones next to the access, where most copies run, and
-longer ones farther away. A copy-out that ends in a group keeps its tensor resident up to the group's first boundary. A copy-in
-that starts in a group occupies memory from the group's last boundary on, and must run in a shorter window (lemma B3). Memory is
-limited by a row for each step at which it can be fullest, instead of a chain of levels, since cover cuts can be found in such
-rows.
+*Detail in time* is about the memory that tensors occupy while they are copied. In the plain relaxation, a tensor can leave fast
+memory before its copy-out ends, and a tensor that is copied in occupies memory only shortly before its use.
+:class:`DetailedModel` distinguishes *when* a copy ends or starts. The boundaries of a gap are divided into groups: short ones
+next to the access, where most copies run, and longer ones farther away. A copy-out that ends in a group keeps its tensor
+resident up to the group's first boundary. A copy-in that starts in a group occupies memory from the group's last boundary on,
+and must run in a shorter window (lemma B3). Memory is limited by a row for each step at which the most columns occupy it,
+instead of a chain of columns of occupied units, since solvers find cover cuts in such rows.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from stowplan.models.memory_mapping.accesses import TensorAccesses
 from stowplan.models.memory_mapping.milp.model import CopyJob, RelaxationModel, TensorColumns
 from stowplan.models.mip.matrix import INFINITE, FloatArray, IntArray, Rows
 
+#: The first and the last boundary of a window.
 Window = tuple[int, int]
 
 #: Largest overlap of two windows that are added in the same round, as a fraction of their union (:func:`_diverse`).
@@ -51,12 +52,13 @@ class WindowSeparator:
         self._duration = np.array([job.duration_ps for job in jobs], dtype=np.int64)
         self._channels = model.problem.channels
         self.returned: dict[Window, None] = {}
-        """All windows that :meth:`find` has returned, in their order."""
+        """All windows that :meth:`find` has returned, in the order in which they were returned."""
 
     def find(self, values: FloatArray, *, tolerance_ps: float, limit: int) -> list[Window]:
         """Find new violated windows: for each deadline the most violated one, and of these the ``limit`` most violated.
 
-        Windows that share most of their time are nearly equivalent, so only the most violated of them is returned.
+        Of several windows that share most of their time, only the most violated one is returned, since they are nearly
+        equivalent.
 
         Parameters
         ----------
@@ -78,7 +80,8 @@ class WindowSeparator:
         demand = share[active] * self._duration[active]
         order = np.argsort(self._deadline[active], kind="stable")
         ends, first = np.unique(self._deadline[active][order], return_index=True)
-        # load[k]: demand of the copies released at starts[k] or later, with a deadline up to the current one.
+        # load[k] is the time that the copies take together that may start at starts[k] or later, and whose deadline is no later
+        # than the current one.
         load = np.zeros(len(starts))
         offset = self._channels * arrive[starts]
         violated: list[tuple[float, int, int]] = []
@@ -141,10 +144,11 @@ def _diverse(windows: list[Window], limit: int) -> list[Window]:
     return chosen
 
 
-#: No cut is tried for a row whose slack is more than this fraction of its largest coefficient.
+#: No cut is sought for a row whose slack is more than this fraction of its largest coefficient.
 MOST_SLACK = 0.25
 
-#: Divisors that are tried for a row: the coefficients of this many of its most fractional columns, and these parts of them.
+#: The divisors that are tried for a row are the coefficients of this many of its most fractional columns, each divided by these
+#: numbers.
 COEFFICIENTS = 6
 PARTS = (1, 2, 3, 4)
 
@@ -159,12 +163,15 @@ class Rounding(NamedTuple):
     """How a cut was derived from a row."""
 
     row: int
-    """The row that was rounded."""
+    """Number of the row that was rounded."""
     divisor: int
+    """Divisor d of lemma B4."""
     turned: IntArray
-    """Columns x that were replaced by 1 - x. For a row of memory they are tensors, since their columns are treated as one."""
+    """Columns x that were replaced by 1 - x. For a row of memory they are tensors, whose columns are treated as one."""
 
 
+#: A violated cut: its violation divided by its norm, its columns, coefficients and right-hand side, the divisor, and the
+#: columns that were replaced by 1 - x.
 _Found = tuple[float, IntArray, IntArray, int, int, IntArray]
 
 
@@ -197,7 +204,7 @@ class RoundingCuts:
         self._is_binary = is_integer & (lower == 0) & (upper == 1)
         self._found: set[tuple[bytes, bytes]] = set()
         self.origins: list[Rounding] = []
-        """How each of the cuts that were found last was derived, in their order."""
+        """For each of the cuts that :meth:`find` returned last, how it was derived."""
 
     def find(
         self,
@@ -208,7 +215,19 @@ class RoundingCuts:
         limit: int,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Rows:
-        """The most violated new cuts from the rows of a matrix, at most ``limit``; ``values`` is a solution."""
+        """The most violated new cuts from the rows of a matrix, at most ``limit``.
+
+        Parameters
+        ----------
+        matrix, row_lower, row_upper
+            The rows in whole numbers: coefficients of shape ``[rows, columns]``, and limits of shape ``[rows]``.
+        values
+            A solution, of shape ``[columns]``.
+        limit
+            Largest number of cuts.
+        should_stop
+            Called for every row; no further rows are tried when it returns True.
+        """
         activity = matrix @ values
         fractional = self._is_binary & (values > 1e-5) & (values < 1 - 1e-5)
         candidates: list[tuple[float, IntArray, IntArray, int, Rounding]] = []
@@ -240,7 +259,7 @@ class RoundingCuts:
         return rows
 
     def added(self, first: int) -> None:
-        """Record that the cuts that were found last have become rows, from number ``first`` on.
+        """Record that the cuts that :meth:`find` returned last have become rows, from number ``first`` on.
 
         Cuts of rows of memory count as rows of memory, too.
         """
@@ -270,37 +289,35 @@ class RoundingCuts:
         high: IntArray,
         is_binary: npt.NDArray[np.bool_] | None = None,
     ) -> _Found | None:
-        """The most violated cut of one row ``coefficients @ values <= side``; None if no cut is violated.
+        """The most violated cut of one row ``coefficients @ x <= side``, at the solution ``values``; None if none is violated.
 
-        Returns
-        -------
-        tuple or None
-            Violation, columns, coefficients and right-hand side of the cut, the divisor, and the turned columns.
+        ``low`` and ``high`` are bounds of the columns, and ``is_binary`` says which of them are 0/1 (by default those of the
+        relaxation).
         """
         binary = self._is_binary[columns] if is_binary is None else is_binary
-        # Replace continuous columns, and binary ones above one half, by their distance from the nearer bound.
+        # Replace each column by its distance from the nearer bound.
         flipped = (values - low) > (high - values)
         shift = int(sum((coefficients * np.where(flipped, high, low)).astype(object)))
         turned = np.where(flipped, -coefficients, coefficients)
-        rest = side - shift
-        moved = np.where(flipped, high - values, values - low)
+        remaining_side = side - shift
+        distances = np.where(flipped, high - values, values - low)
         a, c = turned[binary], np.minimum(turned[~binary], 0)
-        x, s = moved[binary], moved[~binary]
+        x, s = distances[binary], distances[~binary]
         best: tuple[float, int] | None = None
         for divisor in self._divisors(a, x):
-            factor = divisor - rest % divisor
-            g = _rounded(a, divisor, rest % divisor)
+            factor = divisor - remaining_side % divisor
+            g = _rounded(a, divisor, remaining_side % divisor)
             norm = float(np.sqrt(np.square(g, dtype=np.float64).sum() + np.square(c, dtype=np.float64).sum()))
-            excess = float(g @ x + c @ s) - float(factor * (rest // divisor))
+            excess = float(g @ x + c @ s) - float(factor * (remaining_side // divisor))
             if norm > 0 and excess > LEAST_VIOLATION * norm and (best is None or excess / norm > best[0]):
                 best = excess / norm, divisor
         if best is None:
             return None
         divisor = best[1]
         rounded = np.zeros_like(turned)
-        rounded[binary], rounded[~binary] = _rounded(a, divisor, rest % divisor), c
-        own_side = (divisor - rest % divisor) * (rest // divisor)
-        # Express the cut in the original columns again.
+        rounded[binary], rounded[~binary] = _rounded(a, divisor, remaining_side % divisor), c
+        own_side = (divisor - remaining_side % divisor) * (remaining_side // divisor)
+        # Express the cut in the original columns.
         final = np.where(flipped, -rounded, rounded)
         own_side += int(sum((final * np.where(flipped, high, low)).astype(object)))
         nonzero = final != 0
@@ -317,7 +334,7 @@ class RoundingCuts:
 
 
 def _rounded(a: IntArray, divisor: int, rest: int) -> IntArray:
-    """Coefficients after mixed-integer rounding (lemma B4)."""
+    """The coefficients G(a) after mixed-integer rounding (lemma B4); ``rest`` is r, the remainder of the right-hand side."""
     result: IntArray = (divisor - rest) * (a // divisor) + np.maximum(0, a % divisor - rest)
     return result
 
@@ -325,7 +342,8 @@ def _rounded(a: IntArray, divisor: int, rest: int) -> IntArray:
 #: Tensors smaller than this fraction of the capacity are modelled without detail in time.
 LEAST_SIZE = 1 / 128
 
-#: The first groups next to the access, this many, have one boundary each. Each further group is longer by this factor.
+#: The ``SINGLE`` groups next to the access have one boundary each. Each further group is longer than the one before by the
+#: factor ``GROWTH``.
 SINGLE = 4
 GROWTH = 1.5
 
@@ -336,8 +354,8 @@ Group = tuple[int, int]
 class DetailedModel(RelaxationModel):
     """A :class:`RelaxationModel` in which larger tensors occupy memory while they are copied.
 
-    The columns ``copy_in`` and ``out`` have the same meaning; further columns say in which group the copy starts or ends.
-    ``levels`` stays empty.
+    The columns ``copy_in`` and ``out`` have the same meaning; further columns say in which group of boundaries the copy starts
+    or ends. The attribute ``levels`` stays empty.
     """
 
     def _columns_of(self, sequence: TensorAccesses) -> TensorColumns:
@@ -352,14 +370,14 @@ class DetailedModel(RelaxationModel):
         present: dict[int, int] = {}
         has_grown = False
         for step in sorted(by_step):
-            # The set of columns that occupy memory is maximal just before one of them ends.
+            # Just before a column ends, the set of columns that occupy memory is maximal if it has grown since the last limit.
             if has_grown and any(units < 0 for _, units in by_step[step]):
                 self._limit(present, step - 1)
                 has_grown = False
             for column, units in by_step[step]:
                 present[column] = present.get(column, 0) + units
                 has_grown |= units > 0
-        # All columns end with the program at the latest, so no set is missed.
+        # All columns end with the program at the latest, so every maximal set is found.
 
     def _limit(self, present: dict[int, int], step: int) -> None:
         """Add a row that limits the units of these columns to the capacity, unless all of them fit together."""
@@ -370,11 +388,12 @@ class DetailedModel(RelaxationModel):
 
 
 class _DetailedColumns(TensorColumns):
-    """Builds the columns and rows of one tensor, with separate columns for the groups in which copies start or end."""
+    """Builds the columns and rows of one tensor, with a column for each group in which a copy may start or end."""
 
     def _copied_in(self, j: int, window: Group) -> int:
         model, (first, end) = self.model, window
-        # Of a copy in slices, only the last slice makes it occupy all its bytes, and the first one begins to copy (B7).
+        # A copy in slices occupies all its bytes only when its last slice has started, but uses the channel from the start of
+        # its first slice on (B7).
         latest = self._latest_start(end, self.copy_in_ps) if self.forbidden and not self.sliced else end
         column = model.column(1)
         parts = []
@@ -410,7 +429,7 @@ class _DetailedColumns(TensorColumns):
             part = model.column(1)
             leaving.append((part, 1))
             model.jobs.append(CopyJob(part, None, release, high, self.copy_out_ps))
-            # Content that was just written stays resident for one more step, since its copy starts after the write.
+            # Content that was just written stays resident for one more step, since its copy can only start after the write.
             stays_on = m == j - 1 and first < last and model.problem.evictions == "whole_steps"
             until = max(low, first + 1) if stays_on else low
             model.occupy((part,), sequence.size, first, until)
@@ -436,7 +455,7 @@ class _DetailedColumns(TensorColumns):
 
 
 def _groups(boundaries: Sequence[int]) -> list[Group]:
-    """Divide boundaries, which are ordered by their distance from the access, into groups."""
+    """Divide boundaries into groups; they come in the order of their distance from the access."""
     result: list[Group] = []
     start, length = 0, 1.0
     while start < len(boundaries):

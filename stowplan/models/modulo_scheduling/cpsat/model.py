@@ -1,10 +1,11 @@
 """The CP-SAT model of modulo scheduling at one initiation interval (II): variables, constraints, objective.
 
-Every group of instructions has a tile. The time of an instruction is II · round + slot, but not every instruction needs a time
-in the model. With unlimited delays and single links, only instructions on recurrences do, since all others can wait until a
-slot of their tile is free (:func:`~stowplan.models.modulo_scheduling.assemble.list_schedule`). Some further instructions may
-need a slot, but no round (:attr:`Structure.slotted`). Such a *partial* model is small and still exact. A *whole* model has the
-times of all instructions; it is needed for limited delays, for routes over several links, and for the makespan.
+Every group of instructions that must share a tile has variables for its tile. The time of an instruction is II · round + slot,
+but not every instruction needs a time in the model. With unlimited delays and single links, only instructions on recurrences
+need one, since all others can wait until a slot of their tile is free
+(:func:`~stowplan.models.modulo_scheduling.assemble.list_schedule`). Some further instructions may need a slot, but no round
+(:attr:`Structure.slotted`). Such a *partial* model is small and still exact. A *whole* model has the times of all instructions;
+it is needed for limited delays, for routes over several links, and for the makespan.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from stowplan.models.modulo_scheduling.cpsat.resources import Links, Ports, Wait
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Structure
 
-#: For IIs up to this, a model with the times of all instructions has a literal for each instruction, tile and slot. Other
-#: models combine tile and slot of each instruction into one number, and require that all these numbers differ.
+#: For IIs up to this number, a model with the times of all instructions has a literal for each instruction, tile and slot.
+#: Other models combine tile and slot of each instruction into one number, and require that all these numbers differ.
 MOST_LITERAL_SLOTS = 4
 
 
@@ -43,7 +44,7 @@ class ModuloModel(PlaceModel):
     links
         Whether to model the routes of values over links; only for a whole model.
     makespan
-        (least, largest) makespan, which is then minimized; only for a whole model. With None, any plan will do.
+        (least, largest) makespan, which is then minimized; only for a whole model. With None, nothing is minimized.
     relax
         Constraints to leave out. A solution is then not a valid plan.
     windows
@@ -91,7 +92,7 @@ class ModuloModel(PlaceModel):
             self._makespan_objective(*makespan)
 
     def _time_variables(self) -> None:
-        """Add slots and rounds of the timed instructions, with time = II · round + slot."""
+        """Add slots and rounds of the instructions that have times in the model, with time = II · round + slot."""
         model, ii = self.model, self.ii
         self.slot: dict[int, cp_model.IntVar] = {}
         self.round: dict[int, cp_model.IntVar] = {}
@@ -112,11 +113,11 @@ class ModuloModel(PlaceModel):
                     model.add(self.slot[number] == pin.slot)
 
     def _spans(self) -> dict[int, tuple[int, int]]:
-        """Smallest and largest time of instructions in sets that may be shifted by whole rounds.
+        """The smallest and the largest time of instructions in sets that may be shifted by whole rounds.
 
-        The anchor of each set is fixed to one round. Since all slots may also be rotated together, the anchor of the first set,
-        which is the largest, is fixed to slot 0. Sets with pinned times are not shifted, and with any pinned time or slot,
-        nothing is rotated.
+        In each set, one instruction, the anchor, is fixed to one round. All slots may also be rotated together, so the anchor
+        of the first set, which is the largest, is fixed to slot 0. Sets with pinned times are not shifted, and if any time or
+        slot is pinned, nothing is rotated.
         """
         spans: dict[int, tuple[int, int]] = {}
         timed = {self.problem.number[pin.instruction] for pin in self.problem.pins if pin.time is not None}
@@ -151,7 +152,7 @@ class ModuloModel(PlaceModel):
                     model.add(one == two)
 
     def _slot_constraints(self) -> None:
-        """No two timed instructions, and no two of their results, share a slot of a tile.
+        """Require that no two instructions with times, and no two of their results, share a slot of a tile.
 
         If the model has literals for slots, they are ``at[number][tile][slot]``.
         """
@@ -185,7 +186,7 @@ class ModuloModel(PlaceModel):
                     model.add_at_most_one(self.at[number][tile][(slot - latency[number]) % ii] for number in self.timed)
 
     def _done(self, number: int) -> cp_model.IntVar:
-        """Slot in which a timed instruction has its result."""
+        """The variable of the slot in which an instruction with a time has its result."""
         if number not in self._results:
             after = self.problem.latencies[number] % self.ii
             turns = self.model.new_bool_var(f"result {number} in the next round")
@@ -205,11 +206,12 @@ class ModuloModel(PlaceModel):
                 waits -= edge.clocks or 0
                 if waits < 0 or (limit is not None and edge.clocks is None and waits > limit):
                     self.model.add_bool_or([])
-            # In a partial model, recurrences as a whole are later shifted until their inputs have arrived.
+            # In a partial model, list scheduling later shifts each recurrence until its inputs have arrived.
             elif self.whole or component[edge.source] == component[edge.target]:
                 self.value_constraint(edge, self.time[edge.source], self.time[edge.target])
 
     def _makespan_objective(self, least: int, most: int) -> None:
+        """Add the makespan, between ``least`` and ``most`` clocks, as objective."""
         self.makespan = self.model.new_int_var(least, most, "makespan")
         for number in self.timed:
             self.model.add(self.makespan >= self.time[number] + self.problem.latencies[number])
@@ -255,7 +257,7 @@ class ModuloModel(PlaceModel):
         Returns
         -------
         Plan or None
-            None if starts would share a tile or no complete plan can be built.
+            An unverified plan; None if starts would share a tile or no complete plan can be built.
         """
         structure = self.structure
         tiles = self.extract_tiles(value)
@@ -267,7 +269,7 @@ class ModuloModel(PlaceModel):
         return make_plan(structure, self.ii, tiles, times, routes)
 
     def _first_rounds(self, known_times: Mapping[int, int]) -> list[int]:
-        """Times of a whole model, [instructions], with flows shifted to be as early as possible."""
+        """[instructions] times of a whole model, with each flow shifted to the first possible round."""
         times = [known_times[number] for number in self.timed]
         if not self._may_move:
             return times
@@ -282,7 +284,7 @@ class ModuloModel(PlaceModel):
 
 
 def size(structure: Structure, ii: int, *, links: bool) -> int:
-    """Approximate number of literals of a model in which all instructions have times."""
+    """The approximate number of literals of a model in which all instructions have times."""
     machine = structure.problem.machine
     has_registers = bool(machine.registers)
     slots = ii if links or has_registers or ii <= MOST_LITERAL_SLOTS else 1
@@ -292,13 +294,13 @@ def size(structure: Structure, ii: int, *, links: bool) -> int:
 def latest_time(structure: Structure, ii: int, timed: Sequence[int]) -> int:
     """A limit on times: if there is a plan at an II, there is one in which no instruction of ``timed`` is later than this.
 
-    For fixed tiles and slots, the rounds are the unknowns, and their differences are bounded from both sides. The smallest
-    solution is given by longest paths without repeated instructions. A step of such a path is at most the latency and transport
-    of one value or, backwards, the distance of an edge (if delays are limited, or by the words of buffers). A pin fixes one
-    instruction, from which paths lead in both directions.
+    For fixed tiles and slots, the rounds are the unknowns, and their differences are bounded. The smallest solution is given by
+    longest paths without repeated instructions. A step of such a path is at most the latency and transport of one value. If
+    delays are limited or buffers limit the words of memory, a step may also lead from a consumer to its producer. It is then at
+    most the distance of an edge plus one round. A pin fixes one instruction, from which paths lead in both directions.
 
-    With limited delays, connected instructions lie within a bounded span, and the span can be shifted by whole IIs to begin
-    within the first II.
+    With limited delays, connected instructions are within a bounded number of clocks of each other. All of them can be shifted
+    by multiples of the II until the first one is within the first II.
     """
     problem = structure.problem
     if len(timed) == structure.count and not any(pin.time is not None for pin in problem.pins):

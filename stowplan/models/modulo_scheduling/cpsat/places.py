@@ -1,11 +1,10 @@
 """Variables and constraints of tiles: on which tile each group of instructions is, and the reach of links between them.
 
-:class:`LeastIIModel` minimizes the II with these constraints and recurrences alone, without slots.
+:class:`LeastIIModel` minimizes the initiation interval (II) with only these constraints and recurrences, without slots.
 
 :func:`bands` restricts each instruction to a few tiles, for a first plan of large graphs on a row of tiles. The loop body is
-laid out along the row, and the instructions of each depth get a narrow band of tiles. That proves nothing, but the restricted
-model is solved quickly. It suits butterfly networks, in which each stage needs two tiles and the next stage is one tile
-further.
+laid out along the row, and the instructions of each depth get a narrow band of tiles. The restricted model proves nothing, but
+it is solved quickly. It suits butterfly networks, in which each stage needs two tiles and the next stage is one tile further.
 """
 
 from __future__ import annotations
@@ -29,9 +28,13 @@ class Relax:
     """Families of constraints that are left out of a model, to find out which of them make it infeasible."""
 
     siblings: bool = False
+    """Whether siblings may share a tile."""
     starts: bool = False
+    """Whether starts may share a tile."""
     reach: bool = False
+    """Whether values may go between tiles that no links connect."""
     recurrences: bool = False
+    """Whether values may arrive too late."""
 
 
 #: No constraints are left out.
@@ -39,7 +42,7 @@ COMPLETE = Relax()
 
 
 class PlaceModel:
-    """The variables and constraints of tiles, which all models of this folder share.
+    """The variables and constraints of tiles, which all models of this folder have.
 
     Parameters
     ----------
@@ -67,7 +70,7 @@ class PlaceModel:
         self.model = model
         self.relax = relax
         self.hops = self.problem.hops
-        # The II of the model that minimizes it is a variable; that model leaves the limit of registers out.
+        # If the II is a variable, the limit that registers put on waiting is left out.
         self._longest_wait = self.problem.longest_wait(ii) if isinstance(ii, int) else self.problem.rules.max_delay
         self._steps: dict[tuple[int, int], list[tuple[int, cp_model.IntVar]]] = {}
         self._starts: dict[int, list[cp_model.IntVar]] = {}
@@ -86,7 +89,7 @@ class PlaceModel:
         tiles = range(self.problem.machine.tiles)
         # Windows may treat all tiles differently, so they exclude the use of symmetries.
         self._least = representatives([tuple(tiles)] if windows is not None else symmetries(self.problem))
-        # Symmetry breaking: the group with most neighbours may only be on the smallest of several equivalent tiles.
+        # Symmetry breaking: of several equivalent tiles, the group with most neighbours may only be on the smallest one.
         degree = [0] * len(structure.members)
         for edge in structure.between:
             degree[structure.group[edge.source]] += 1
@@ -120,7 +123,7 @@ class PlaceModel:
                 self.model.add(sum(words[group] * self.on[group][tile] for group in range(len(members))) <= capacity)
 
     def _reach_constraints(self) -> None:
-        """Producer and consumer are within reach: the tile of one implies that the other is on a tile that links reach."""
+        """Require that links connect the tiles of producer and consumer: the tile of one restricts the tiles of the other."""
         group = self.structure.group
         tiles = range(self.problem.machine.tiles)
         into = [[one for one in tiles if self.hops[one][two] is not None] for two in tiles]
@@ -135,12 +138,13 @@ class PlaceModel:
                     self.model.add_bool_or([self.on[two][tile].negated(), *(self.on[one][end] for end in into[tile])])
 
     def _sibling_constraints(self) -> None:
+        """Require that siblings are on different tiles."""
         for family in self.structure.families:
             for tile in range(self.problem.machine.tiles):
                 self.model.add_at_most_one(self.tile(number)[tile] for number in family)
 
     def _start_constraints(self) -> None:
-        """There is one start of each set of choices, and all starts are on different tiles."""
+        """Choose one start of each set of choices, and require that all starts are on different tiles."""
         choices = self.structure.start_choices
         if len(choices) < 2:
             return
@@ -159,7 +163,10 @@ class PlaceModel:
             self.model.add_at_most_one(starts[tile] for starts in self._starts.values())
 
     def value_constraint(self, edge: Precedence, source: Any, target: Any) -> None:
-        """A value arrives in time and waits at most the largest delay; ``source`` and ``target`` are times of issue."""
+        """Require that a value arrives in time and waits no longer than the largest delay.
+
+        ``source`` and ``target`` are the times at which producer and consumer are issued.
+        """
         latency, limit = self.problem.latencies[edge.source], self._longest_wait
         delay = target - source + self.ii * edge.distance - latency - self._clocks(edge)
         self.model.add(delay >= 0)
@@ -167,12 +174,15 @@ class PlaceModel:
             self.model.add(delay <= limit)
 
     def _clocks(self, edge: Precedence) -> Any:
-        """Transport time of a value in clocks, as an expression or a number."""
+        """The transport time of a value in clocks, as an expression or a number."""
         group = self.structure.group
         return self._hops_between(group[edge.source], group[edge.target]) if edge.clocks is None else edge.clocks
 
     def _hops_between(self, one: int, two: int) -> Any:
-        """Clocks between the tiles of two groups, as a sum with a literal for each number of clocks to reach."""
+        """The clocks between the tiles of two groups, as an expression.
+
+        A literal for each number of clocks says whether the two tiles are at least that far apart.
+        """
         if one == two:
             return 0
         key = (one, two)
@@ -196,7 +206,7 @@ class PlaceModel:
         return sum(height * further for height, further in self._steps[key])
 
     def extract_tiles(self, value: Value) -> list[int]:
-        """Tile of each instruction in a solution."""
+        """The tile of each instruction in a solution."""
         place = [next(tile for tile, literal in enumerate(row) if value(literal)) for row in self.on]
         return [place[group] for group in self.structure.group]
 
@@ -205,14 +215,14 @@ class PlaceModel:
         cpsat_runner.add_hint(self.model, self.place_values(self.mapped_tiles(plan), plan), complete=False)
 
     def mapped_tiles(self, plan: Plan) -> list[int]:
-        """Tiles of a plan, mapped by a symmetry such that they respect the model's symmetry breaking."""
+        """The tiles of a plan, mapped by a symmetry of the machine such that they satisfy the model's symmetry breaking."""
         if not self.structure.count:
             return []
         twin = self._least[plan.tiles[self.structure.members[self.anchor][0]]]
         return [twin[tile] for tile in plan.tiles]
 
     def place_values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
-        """Values of the variables of tiles, for tiles of a plan from :meth:`mapped_tiles`."""
+        """The values of the variables of tiles, for tiles of a plan from :meth:`mapped_tiles`."""
         members = self.structure.members if tiles else []
         for group, inside in enumerate(members):
             for tile, literal in enumerate(self.on[group]):
@@ -231,7 +241,7 @@ class PlaceModel:
 
 
 def longest_way(structure: Structure) -> int:
-    """Largest transport time of a value in clocks, over links or the asynchronous fabric."""
+    """The largest transport time of a value in clocks, over links or the asynchronous fabric."""
     sent = (precedence.clocks for precedence in structure.precedences if precedence.clocks is not None)
     return max([farthest(structure.problem), *sent])
 
@@ -288,7 +298,7 @@ WIDTH = 3
 
 
 def bands(structure: Structure, width: int = WIDTH) -> list[range] | None:
-    """[instructions] tiles of its band; None if the machine is not a row of tiles, or is too short for bands."""
+    """[instructions] tiles of the instruction's band; None if the machine is not a row of tiles, or is too short for bands."""
     machine = structure.problem.machine
     if machine.columns != 1 or machine.tiles <= width:
         return None

@@ -5,8 +5,9 @@ reported as a reason.
 
 :func:`solve_closest` finds the schedule at one initiation interval that changes the fewest decisions of an earlier schedule.
 It uses the complete :class:`~stowplan.models.modulo_scheduling.cpsat.model.ModuloModel`, but without symmetry breaking, which
-would forbid the earlier tiles. A Boolean variable for each instruction says that it keeps its tile and time, and one for each
-value that both its ends do, so that it keeps its route and delay. The sum of these variables is maximized.
+would forbid the earlier tiles. A Boolean variable for each instruction says that it has its earlier tile and time. A Boolean
+variable for each value says that this is true of both producer and consumer, so that the value has its earlier route and delay.
+The sum of these variables is maximized.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ def _without_variables(problem: Problem) -> Problem:
     """The problem with every tile-memory variable replaced by a constant."""
 
     def stripped(instruction: Instruction) -> Instruction:
+        """The instruction without variables."""
         operands = tuple(Operand(constant=0.0) if operand.variable is not None else operand for operand in instruction.operands)
         return msgspec.structs.replace(instruction, operands=operands, writes=())
 
@@ -66,7 +68,7 @@ MOST_LITERALS = 100_000
 
 
 def literals(structure: Structure, ii: int) -> int:
-    """Approximate number of literals of the model."""
+    """The approximate number of literals of the model of :func:`solve_closest` at an II."""
     return size(structure, ii, links=structure.problem.rules.pass_through)
 
 
@@ -89,7 +91,7 @@ def solve_closest(
     Returns
     -------
     Plan or None
-        An unverified plan; None if the model would be too large or no plan was found.
+        An unverified plan; None if the model would have more than :data:`MOST_LITERALS` literals, or if no plan was found.
     """
     problem = structure.problem
     links = problem.rules.pass_through

@@ -1,5 +1,5 @@
-"""Resources that values need on their way: links, which carry one value in each clock, registers in which they wait, ports of
-memory, and words of tile memory.
+"""Constraints of the resources that values need: links, which carry one value in each clock, registers in which values wait,
+ports of memory, and words of tile memory.
 
 Ports and buffers in tile memory are for values that are sent over the asynchronous fabric.
 """
@@ -86,7 +86,7 @@ class Links:
             for tile, link, _ in self._wires:
                 self._busy[tile, link, 0][source] = uses[tile, link]
             return
-        # The phase is the slot in which the value leaves a tile.
+        # The phase of a tile is the slot in which the value leaves the tile.
         phases = [[model.new_bool_var(f"value {source} leaves {tile} in {slot}") for slot in range(ii)] for tile in tiles]
         self._phases[source] = phases
         latency = parent.problem.latencies[source]
@@ -104,7 +104,7 @@ class Links:
                 self._busy[tile, link, slot][source] = busy
 
     def values(self, plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
-        """Values of all variables of this object for the routes of a plan."""
+        """The values of all variables of this object for the routes of a plan."""
         problem, ii = self.parent.problem, self.ii
         used: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for edge, route in zip(problem.edges, plan.routes, strict=True):
@@ -158,10 +158,11 @@ class Links:
 
 
 class Waits:
-    """Requires that values which wait find registers, and are not overwritten before they are read.
+    """Requires that there are registers for the values that wait, and that no value is overwritten before it is read.
 
-    A value waits in every slot after the one in which it is ready, up to the one in which its consumer is issued. Links of such
-    a machine take no clocks, and no value waits for a whole interval, so that the slots of both ends decide where it waits.
+    A value waits in every slot after the one in which it is ready, up to the one in which its consumer is issued. On machines
+    with registers, links take no clocks, and no value waits for a whole interval. The slots of producer and consumer therefore
+    decide in which slots the value waits.
 
     Parameters
     ----------
@@ -180,8 +181,9 @@ class Waits:
         self._registers = registers
         self._slots: dict[int, list[cp_model.IntVar]] = {}
         self._waits: dict[tuple[int, int, int], cp_model.IntVar] = {}
-        self._held: dict[tuple[int, int, int], cp_model.IntVar] = {}
-        self._kept: dict[tuple[int, int, int], cp_model.IntVar] = {}
+        # By (producer, tile, slot): whether the value is in the output register, or in another register, of the tile.
+        self._in_output: dict[tuple[int, int, int], cp_model.IntVar] = {}
+        self._in_register: dict[tuple[int, int, int], cp_model.IntVar] = {}
         synchronous = [edge for edge in parent.problem.edges if not edge.asynchronous]
         pairs = sorted({(edge.source, edge.target) for edge in synchronous})
         for source, target in pairs if ii > 1 else ():
@@ -191,14 +193,14 @@ class Waits:
                 self._limit(tile, slot)
 
     def _value(self, source: int, target: int) -> None:
-        """Add the slots in which a value waits for a consumer, and where it then is."""
+        """Add the slots in which a value waits for a consumer, and the registers in which it is meanwhile."""
         model, ii = self.parent.model, self._ii
         for slot in range(ii):
             self._waits[source, target, slot] = model.new_bool_var(f"value {source} waits for {target} in {slot}")
         for slot in range(ii):
             waits = self._waits[source, target, (slot + 1) % ii]
             read = self._issues(target)[slot]
-            # Where it is ready or waits in a slot and is not read there, it waits in the next one.
+            # If the value is ready or waits in a slot and is not read in it, it waits in the next slot.
             model.add_bool_or([self._ready(source, slot).negated(), read, waits])
             model.add_bool_or([self._waits[source, target, slot].negated(), read, waits])
         output = self._registers.output
@@ -206,35 +208,36 @@ class Waits:
             for slot in range(ii):
                 goes_on = self._waits[source, target, slot].negated()
                 if output:
-                    held = self._literal(self._held, source, tile, slot)
-                    model.add_bool_or([one.negated(), two, goes_on, held])
+                    in_output = self._literal(self._in_output, source, tile, slot)
+                    model.add_bool_or([one.negated(), two, goes_on, in_output])
                 if self._registers.count is not None:
-                    kept = self._literal(self._kept, source, tile, slot)
-                    model.add_bool_or([two.negated(), goes_on, kept, *([one.negated()] if output else [])])
+                    in_register = self._literal(self._in_register, source, tile, slot)
+                    model.add_bool_or([two.negated(), goes_on, in_register, *([one.negated()] if output else [])])
 
     def _limit(self, tile: int, slot: int) -> None:
-        """One value in the output register of a tile in a slot, and no more in its other registers than it has."""
+        """Limit the values in the output register of a tile in a slot to one, and those in its other registers to their
+        number."""
         numbers = range(self.parent.structure.count)
-        held = [self._held[number, tile, slot] for number in numbers if (number, tile, slot) in self._held]
-        if held:
+        in_output = [self._in_output[number, tile, slot] for number in numbers if (number, tile, slot) in self._in_output]
+        if in_output:
             ii, latency = self._ii, self.parent.problem.latencies
             results = [self._at[number][tile][(slot - latency[number]) % ii] for number in numbers]
-            self.parent.model.add_at_most_one([*held, *results])
-        kept = [self._kept[number, tile, slot] for number in numbers if (number, tile, slot) in self._kept]
-        if self._registers.count is not None and len(kept) > self._registers.count:
-            self.parent.model.add(sum(kept) <= self._registers.count)
+            self.parent.model.add_at_most_one([*in_output, *results])
+        in_register = [self._in_register[number, tile, slot] for number in numbers if (number, tile, slot) in self._in_register]
+        if self._registers.count is not None and len(in_register) > self._registers.count:
+            self.parent.model.add(sum(in_register) <= self._registers.count)
 
     def _literal(
         self, table: dict[tuple[int, int, int], cp_model.IntVar], source: int, tile: int, slot: int
     ) -> cp_model.IntVar:
-        """The literal of a table for: the value of this instruction is in a register of this tile in this slot."""
+        """The literal of a table that says whether the value of an instruction is in a register of this tile in this slot."""
         key = source, tile, slot
         if key not in table:
             table[key] = self.parent.model.new_bool_var(f"value {source} in {tile} in {slot}")
         return table[key]
 
     def _issues(self, number: int) -> list[cp_model.IntVar]:
-        """The literals of an instruction's slots."""
+        """The literals of an instruction's slots, by slot."""
         if number not in self._slots:
             model = self.parent.model
             self._slots[number] = [model.new_bool_var(f"instruction {number} in slot {slot}") for slot in range(self._ii)]
@@ -243,7 +246,7 @@ class Waits:
         return self._slots[number]
 
     def _ready(self, number: int, slot: int) -> cp_model.IntVar:
-        """A literal for: the value of an instruction is ready in this slot."""
+        """The literal that says whether the value of an instruction is ready in this slot."""
         return self._issues(number)[(slot - self.parent.problem.latencies[number]) % self._ii]
 
     def values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
@@ -251,17 +254,17 @@ class Waits:
         for number, literals in self._slots.items():
             for slot, literal in enumerate(literals):
                 yield literal, plan.times[number] % self._ii == slot
-        waits, held, kept = set(), set(), set()
+        waits, in_output, in_register = set(), set(), set()
         for edge, delay in zip(self.parent.problem.edges, plan.delays, strict=True):
             ready = plan.times[edge.source] + self.parent.problem.latencies[edge.source]
             for slot in {clock % self._ii for clock in range(ready + 1, ready + delay + 1)} if not edge.asynchronous else ():
                 waits.add((edge.source, edge.target, slot))
                 one, two = tiles[edge.source], tiles[edge.target]
                 if self._registers.output and one != two:
-                    held.add((edge.source, one, slot))
+                    in_output.add((edge.source, one, slot))
                 else:
-                    kept.add((edge.source, two, slot))
-        for table, true in ((self._waits, waits), (self._held, held), (self._kept, kept)):
+                    in_register.add((edge.source, two, slot))
+        for table, true in ((self._waits, waits), (self._in_output, in_output), (self._in_register, in_register)):
             for key, literal in table.items():
                 yield literal, key in true
 
@@ -293,7 +296,7 @@ class Ports:
                 model.add(sum(self._request(which, number, done) for number in accesses) <= limit.most)
 
     def _request(self, which: int, number: int, done: int) -> cp_model.IntVar:
-        """A literal for: the access makes its request in this slot and is on a tile of the limit."""
+        """The literal that says whether the access makes its request in slot ``done`` and is on a tile of the limit."""
         parent, tiles = self.parent, self._limits[which].tiles
         issues = self._issues[number][self._issue(number, done)]
         if tiles.issuperset(parent.structure.allowed[parent.structure.group[number]]):
@@ -304,6 +307,7 @@ class Ports:
         return both
 
     def _issue(self, number: int, done: int) -> int:
+        """The slot in which an access is issued if it makes its request in slot ``done``."""
         return (done - self.parent.problem.latencies[number]) % self._ii
 
     def values(self, tiles: Sequence[int], plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:

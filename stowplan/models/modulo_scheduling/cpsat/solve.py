@@ -1,7 +1,7 @@
-"""The search over initiation intervals (II).
+"""The search over initiation intervals (II) with CP-SAT.
 
-IIs are refuted from below while plans are searched at larger ones, until both meet. Then the makespan is minimized at the best
-II.
+Small IIs are refuted in ascending order, and plans are sought at larger ones, until the least possible II is known. Then the
+makespan is minimized at the best II.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.outcome import Best, Outcome
 
-#: Fractions of the budget: for the first attempt at the least II, for each attempt at a larger one, and the part that is
-#: reserved for the makespan.
+#: Fractions of the budget: for the first attempt at the least II, for each attempt at a larger II, and, as a reserve, for the
+#: makespan.
 FIRST_SHARE, STEP_SHARE, MAKESPAN_SHARE = 0.2, 0.1, 0.2
 
 #: Fraction of the budget for the first attempt at the largest II, if delays are limited.
@@ -31,9 +31,10 @@ NARROW_SHARE = 0.3
 #: Largest number of literals of models in which all instructions have times. Larger models would take longer than they save.
 MOST_LITERALS = 400_000
 
-#: Bounds beyond this mean that the model has no solutions.
+#: Bounds larger than this mean that the model has no solutions.
 MOST_BOUND = 1 << 40
 
+#: The result of one attempt: a plan was found, it is proven that there is none, or neither.
 Answer = Literal["feasible", "infeasible", "unknown"]
 
 
@@ -110,7 +111,7 @@ class _Search(Best[Plan]):
 
     @property
     def is_final(self) -> bool:
-        """Whether no smaller II is left to try."""
+        """Whether all IIs smaller than that of the best plan, or all IIs if there is no plan, are refuted."""
         return self.least > self.most if self.plan is None else self.plan.ii <= self.least
 
     def refute(self, below: int) -> None:
@@ -122,7 +123,10 @@ class _Search(Best[Plan]):
     # Initiation intervals
 
     def start_without_links(self) -> bool:
-        """If values may pass through tiles, first search for a plan without; returns False if time runs out meanwhile."""
+        """If values may pass through tiles, first search for a plan in which they do not.
+
+        Returns False if time runs out meanwhile.
+        """
         if not self.problem.rules.pass_through or self.plan is not None:
             return True
         one, any_number = self.problem.machine.one_link, self.problem.machine.any_links
@@ -144,7 +148,7 @@ class _Search(Best[Plan]):
         return not self.budget.is_spent
 
     def find_least_ii(self) -> None:
-        """Refute IIs from below, and search for plans at larger ones if that takes long, until both meet."""
+        """Try the least II that is not refuted; if that takes long, also search for plans at larger ones, until both meet."""
         if self.is_final:
             return
         if self.problem.rules.max_delay is not None:
@@ -164,11 +168,11 @@ class _Search(Best[Plan]):
 
     @property
     def _spare(self) -> float:
-        """Fraction of the budget that is left for the search over IIs."""
+        """The fraction of the budget that is left for the search over IIs."""
         return self.budget.remaining_share - (MAKESPAN_SHARE if self.plan is not None else 0.0)
 
     def raise_bound(self) -> None:
-        """Refute many IIs at once by a model in which the II is a variable. It often finds a plan, too."""
+        """Refute many IIs at once by a model in which the II is a variable. The model often gives a plan, too."""
         if self.budget.is_spent or self.is_final:
             return
         model = LeastIIModel(self.structure, self.least, self.most)
@@ -179,7 +183,10 @@ class _Search(Best[Plan]):
             self.reason = explain(self.structure, self.most, self.budget, self._seed)
 
     def bisect_step(self, share: float) -> bool:
-        """One step of the search if larger IIs are easier; returns False if the step gave no result."""
+        """Make one step of the search, if every II above a possible one is possible, too.
+
+        Returns False if the step gave no result.
+        """
         if self.plan is None:
             return self.attempt(self.most, share) != "unknown" or self.attempt_bands(share)
         if self.plan.ii - self.least == 1:
@@ -190,7 +197,7 @@ class _Search(Best[Plan]):
         return self._spare > 0 and self.attempt(self.least, min(share, self._spare)) != "unknown"
 
     def attempt_bands(self, share: float) -> bool:
-        """Search for a plan at the largest II with few allowed tiles (:func:`.places.bands`); returns whether there is one."""
+        """Search for a plan at the largest II with few allowed tiles (:func:`.places.bands`); returns whether one was found."""
         windows = bands(self.structure)
         if windows is None or self.budget.is_spent:
             return False
@@ -200,25 +207,28 @@ class _Search(Best[Plan]):
         return self.run(model, share, keep=True) == "feasible"
 
     def search_with_limited_delays(self) -> None:
-        """The search with limited delays: the largest II first, then bisection, and attempts at the least II in between."""
+        """Search with limited delays: first at the largest II, then by bisection, with attempts at the least II in between."""
         share, tried = STEP_SHARE, set[int]()
         if self.plan is None and self.attempt_whole(self.iis[-1], NARROW_SHARE) != "feasible":
             self.raise_bound()
         while not self.is_final and not self.budget.is_spent and self._spare > 0:
             self.adopt_incumbent()
             above = self.most + 1 if self.plan is None else self.plan.ii
-            left = [ii for ii in self.iis if self.least <= ii < above and ii not in tried | self._refuted]
-            if not left:
+            untried = [ii for ii in self.iis if self.least <= ii < above and ii not in tried | self._refuted]
+            if not untried:
                 share, tried = 2 * share, set()
             else:
-                middle = left[len(left) // 2]
+                middle = untried[len(untried) // 2]
                 tried.add(middle)
                 self.attempt_whole(middle, min(share, self._spare))
             if not self.is_final and self._spare > 0:
                 self.attempt(self.least, min(share / 2, self._spare))
 
     def sweep(self, share: float) -> bool:
-        """Try IIs one by one, if a possible II says nothing about larger ones; returns False if some remain undecided."""
+        """Try IIs one by one. This is the search if a larger II than a possible one need not be possible.
+
+        Returns False if some IIs remain undecided.
+        """
         is_complete = True
         for ii in self.iis:
             if ii < self.least:
@@ -242,7 +252,7 @@ class _Search(Best[Plan]):
         )
         answer = self.run(places, share, keep=self.places_decide)
         if answer == "infeasible" and (self._is_monotone or ii == self.least):
-            # If the problem is monotone, a plan at a smaller II would also be one at this II.
+            # If the problem is monotone, tiles and times that are valid at a smaller II would also be valid at this II.
             self.refute(ii + 1)
             if self.no_plan_at_all:
                 self.reason = explain(self.structure, self.most, self.budget, self._seed)
@@ -250,7 +260,8 @@ class _Search(Best[Plan]):
             return answer
         if self.places_decide and (answer == "unknown" or (self.plan is not None and self.plan.ii <= ii)):
             return answer
-        # Tiles need not give a plan if delays are limited, times are fixed, or buffers of asynchronous values need memory.
+        # Valid tiles need not lead to a plan if delays are limited, times are fixed, or buffers of asynchronous values need
+        # memory.
         self.places_decide = False
         return self.attempt_whole(ii, share)
 
@@ -310,18 +321,18 @@ class _Search(Best[Plan]):
         Parameters
         ----------
         keep
-            Whether its solutions give plans.
+            Whether solutions of the model are turned into plans.
         proves
-            Whether its bounds are bounds on the makespan at the least II.
+            Whether bounds of the model are bounds on the makespan at the least II.
         refutes
-            Whether its bounds are bounds on the II.
+            Whether bounds of the model are bounds on the II.
         """
         if self.plan is not None and isinstance(model, ModuloModel) and model.makespan is None:
             model.add_hint(self.plan, complete=False)
         parameters = {}
         if isinstance(model, ModuloModel) and model.makespan is None:
-            # An II that remained undecided is tried again with full linear relaxations, which prove some cases that search
-            # alone does not.
+            # An II that remained undecided is tried again with full linear relaxations, which decide some cases that search
+            # without them does not decide.
             if model.ii in self._tried:
                 parameters["linearization_level"] = 2
             self._tried.add(model.ii)
