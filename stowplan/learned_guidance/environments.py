@@ -22,7 +22,7 @@ P = TypeVar("P", bound=Document)
 M = TypeVar("M")
 
 #: The problems of an environment: a problem, the path of a problem file, several of them, or a function that draws a problem
-#: for each episode. None stands for a demonstration problem, a small one.
+#: for each episode. None stands for a small demonstration problem.
 Given: TypeAlias = "P | str | Path | Sequence[P | str | Path] | Callable[[np.random.Generator], P] | None"
 
 
@@ -39,11 +39,17 @@ class ProblemSource(Generic[P]):
         Name of the kind, for error messages.
     demo
         Returns the problem that is used if none is given.
+
+    Raises
+    ------
+    InputError
+        A problem cannot be read or is of another kind, or the sequence of problems is empty.
     """
 
     def __init__(self, given: Given[P], kind: type[P], title: str, demo: Callable[[], P]):
         self._kind, self._title = kind, title
-        self._made: dict[int, Any] = {}
+        self._results: dict[int, Any] = {}
+        """The results of :meth:`made` for problems in ``problems``, by their number."""
         self.draw: Callable[[np.random.Generator], P] | None = None
         """The function that draws a problem for each episode, if there is one."""
         self.problems: tuple[P, ...] = ()
@@ -65,7 +71,7 @@ class ProblemSource(Generic[P]):
         """Chooses the problem of the next episode; returns its number if it is one of :attr:`problems`, otherwise the problem.
 
         ``options`` are those of the environment's method ``reset``. The option ``"problem"`` may be a number, a problem, or the
-        path of a problem file. Without it, the problem is drawn.
+        path of a problem file. Without it, the problem is drawn. Raises InputError for another option or value.
         """
         unknown = sorted(set(options) - {"problem"})
         if unknown:
@@ -89,10 +95,10 @@ class ProblemSource(Generic[P]):
         chosen = self.choose(options, rng)
         if not isinstance(chosen, int):
             return make(chosen)
-        if chosen not in self._made:
-            self._made[chosen] = make(self.problems[chosen])
-        made: M = self._made[chosen]
-        return made
+        if chosen not in self._results:
+            self._results[chosen] = make(self.problems[chosen])
+        result: M = self._results[chosen]
+        return result
 
     def read(self, source: object) -> P:
         """Returns ``source`` itself if it is a problem, or reads the problem from the file if ``source`` is a path.

@@ -69,7 +69,8 @@ def to_unit_range(hidden: Tensor) -> Tensor:
 
 
 class Dense(nn.Linear):
-    """A linear layer, a layer norm and a ReLU in one module: for small layers the calls of three modules would dominate."""
+    """A linear layer, a layer norm and a ReLU in one module. For small layers, calling three modules would take longer than the
+    computation."""
 
     def __init__(self, inputs: int, width: int):
         super().__init__(inputs, width)
@@ -124,7 +125,18 @@ class DynamicsBlock(nn.Module):
 
 
 class LineEncoder(nn.Module):
-    """Encodes a sequence of points with channels: one layer shared by all patches of neighbouring points, then one over all."""
+    """Encodes a sequence of points with channels. One layer is shared by all patches of neighbouring points, and another one
+    follows over all patches.
+
+    Parameters
+    ----------
+    length, channels
+        Number of points, and of channels of each point.
+    patch
+        Number of points of a patch; it must divide ``length``.
+    patch_channels, outputs
+        Widths of the two layers.
+    """
 
     def __init__(self, length: int, channels: int, patch: int, patch_channels: int, outputs: int):
         super().__init__()

@@ -1,8 +1,9 @@
 """Monte-Carlo tree search with a model, for many games of A actions at once, and its settings.
 
-Every simulation descends all trees in one compiled call, evaluates all leaves by one call of the model, and backs their values
-up in one compiled call (:mod:`~stowplan.learned_guidance.mcts.tree`). Everything specific to a game is in the model. A learned
-model predicts the consequences of actions; a model may also apply the true rules of the game.
+A *simulation* descends each tree to a leaf, evaluates the leaf, and updates the values on the path to it. It descends all trees
+in one compiled call, evaluates all leaves by one call of the model, and backs their values up in one compiled call
+(:mod:`~stowplan.learned_guidance.mcts.tree`). Everything specific to a game is in the model. A learned model predicts the
+consequences of actions; a model may also apply the true rules of the game.
 """
 
 from __future__ import annotations
@@ -33,19 +34,21 @@ class SearchConfig(Hyperparameters, frozen=True, kw_only=True):
     forced_simulations: Annotated[int, Range(0)] = 1
     """Simulations if only one action is legal: there is nothing to choose, but they improve the value of the root."""
     discount: Fraction = 0.9999
+    """Factor by which a reward counts less for each move until it is earned."""
 
     min_span: Annotated[float, Range(1e-12)] = 1e-3
-    """Differences of values are divided by the range of all values in the tree (both papers), but at least by this, so that
-    noise does not decide between equal actions."""
+    """Differences of values are divided by the range of all values in the tree (both papers), but at least by this number, so
+    that noise does not decide between equal actions."""
 
     noise_alpha: Annotated[float, Range(1e-6)] = 0.03
     """PUCT, exploring: parameter of the Dirichlet noise over the root's legal actions."""
     noise_fraction: Fraction = 0.25
     """PUCT, exploring: share of the noise in the root's prior."""
     temperature: Annotated[float, Range(0.0)] = 1.0
-    """PUCT, exploring: the action is drawn with probability proportional to visits^(1 / temperature); 0 for the most
-    visited."""
+    """PUCT, exploring: the action is drawn with probability proportional to visits^(1 / temperature). If it is 0, the most
+    visited action is chosen."""
     c_init: Annotated[float, Range(0.0)] = 1.25
+    """PUCT: see ``c_base``."""
     c_base: Annotated[float, Range(1e-6)] = 19652.0
     """PUCT: the prior's weight is c_init + log((visits + c_base + 1) / c_base)."""
 
@@ -54,6 +57,7 @@ class SearchConfig(Hyperparameters, frozen=True, kw_only=True):
     gumbel_scale: Annotated[float, Range(0.0)] = 1.0
     """Gumbel, exploring: factor of the random part at the root."""
     c_visit: Annotated[float, Range(0.0)] = 50.0
+    """Gumbel: see ``c_scale``."""
     c_scale: Annotated[float, Range(0.0)] = 0.1
     """Gumbel: sigma(q) = (c_visit + most visits of an action) * c_scale * q, with q in the range of values."""
 
@@ -252,7 +256,7 @@ def _draws(actions: int) -> int:
 
 
 def _uniform(rng: np.random.Generator, batch: int, actions: int) -> Floats:
-    """Random numbers in (0, 1), shape (B, draws)."""
+    """Random numbers in (0, 1), as many for each state as :func:`_draws` says: (B, draws)."""
     return np.maximum(rng.random((batch, _draws(actions))), np.finfo(float).tiny)
 
 

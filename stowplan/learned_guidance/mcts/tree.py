@@ -58,7 +58,7 @@ class Tree(NamedTuple):
     path: Ints3D
     """[B, N, 2]: edges (node, action) that the current simulation has passed."""
     depth: Ints
-    """[B]: their number."""
+    """[B]: number of these edges."""
     scores: Floats
     """[A]: scratch space."""
 
@@ -150,7 +150,7 @@ def _by_puct(tree: Tree, rules: Rules, game: int, node: int) -> int:
     """The action with the greatest upper confidence bound; ties go to the first (MuZero, equations 2, 3 and 5).
 
     The evaluation of the node itself counts as a visit, so that the prior decides the first one. For an unvisited action MuZero
-    uses the least Q of the whole tree; here it is the least value at the node. In this game future returns shrink with every
+    uses the least Q of the whole tree; here it is the least value at the node. In MMapGame, future returns shrink with every
     move, so that the small values deep in the tree would make any visited action near the root look good.
     """
     visits, total, prior = tree.visits[game, node], tree.total[game, node], tree.prior[game, node]

@@ -92,7 +92,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         A problem, the path of a problem file, or several of them, of which each episode draws one; or a function that draws a
         problem for each episode. By default, a small demo problem.
     strict_copy_windows
-        Whether a copy-in must end, and a copy-out begin, directly at the access that it is for (equation 6 to the letter).
+        Whether a copy-in must end, and a copy-out begin, directly at the access that it is for (equation 6, taken literally).
     drop_backup
         Whether the game returns to an earlier state, from which it can be finished, when no action is legal (section 4.3.2).
         Otherwise the game is lost.
@@ -207,7 +207,7 @@ class MMapGameEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), reward_ps / self._unit_ps(), self._is_over, False, self._info(is_illegal=is_illegal)
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """Which actions are legal, bool of shape (3,). The name is that which sb3-contrib's MaskablePPO expects.
+        """Which actions are legal, bool of shape (3,). MaskablePPO of sb3-contrib calls the method by this name.
 
         Raises ResetNeeded before the first game.
         """

@@ -1,5 +1,7 @@
 """Learned guidance for modulo scheduling: mappings built place by place, the Gymnasium environment, and the PPO agent.
 
+A *mapping* gives each instruction of a loop body a *place*: a tile and a slot. A *partial* mapping has places for some of them.
+
 Each file imports only files above it in this list:
 
 - ``compiled``: compiled steps of a partial mapping

@@ -1,4 +1,8 @@
-"""Data of a loop body that all its mappings share: the order, the constraints of recurrences, and tables for compiled code."""
+"""The data of a loop body that all its mappings share: the order in which instructions are placed, the constraints of
+recurrences, and tables for compiled code.
+
+A mapping gives each instruction a *place*, that is, a tile and a slot.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from stowplan.models.modulo_scheduling.structure import Structure
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-#: Clocks between tiles that no links connect.
+#: Number of clocks that stands for the distance between tiles that no links connect.
 MOST_CLOCKS = 1 << 20
 
 #: Weight for a pair without a path.
@@ -28,8 +32,8 @@ class Body:
     Raises
     ------
     InputError
-        If values may pass through tiles: places alone then do not determine their routes. Or if values wait in registers: the
-        mask of possible places does not count them.
+        If values may pass through tiles, because places alone then do not determine their routes; or if values wait in
+        registers, because the mask of legal places does not count registers.
     """
 
     def __init__(self, problem: Problem):
@@ -47,6 +51,7 @@ class Body:
         self.order = topological_order(problem)
         self.max_delay = FAR if rules.max_delay is None else rules.max_delay
         self.room = machine.memories * machine.memory_depth
+        """Words of memory of each tile."""
         timed = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
         self.places_decide = rules.max_delay is None and not timed
         """Whether places determine times, except on cycles."""
@@ -72,14 +77,15 @@ class Body:
         """Return the constraints of recurrences that are partly placed. They are empty if an interval is too short for one."""
         if ii not in self._aheads:
             structure = self.structure
-            known = self.no_ahead
+            constraints = self.no_ahead
             if structure.recurrent and ii >= recurrence_mii(self.problem, structure):
-                known = Ahead(*recurrence_paths(structure, ii), least_clocks(structure))
-            self._aheads[ii] = known
+                constraints = Ahead(*recurrence_paths(structure, ii), least_clocks(structure))
+            self._aheads[ii] = constraints
         return self._aheads[ii]
 
 
 def _tables(problem: Problem, structure: Structure) -> Tables:
+    """The tables with the entries that do not depend on the interval."""
     count, groups = structure.count, len(structure.members)
     tiles, limits = problem.machine.tiles, structure.port_limits
     ends: list[list[tuple[int, int, int, bool]]] = [[] for _ in range(count)]
@@ -160,7 +166,7 @@ def topological_order(problem: Problem) -> npt.NDArray[np.int64]:
     depth = [-1] * count
 
     def visit(root: int, add: bool) -> None:
-        # An explicit stack: a chain may be longer than Python's recursion limit.
+        # The stack is explicit, because a chain may be longer than Python's recursion limit.
         stack = [(root, False)]
         while stack:
             number, after = stack.pop()

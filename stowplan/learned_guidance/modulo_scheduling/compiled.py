@@ -18,7 +18,7 @@ from stowplan.compiled import Bools2D, Ints2D, njit, njit_inner
 Ints: TypeAlias = npt.NDArray[np.int64]
 Bools: TypeAlias = npt.NDArray[np.bool_]
 
-#: Clocks between tiles without a link; a time beyond all limits.
+#: Number of clocks between tiles without a link; it is beyond all limits of times.
 FAR = 1 << 30
 
 #: Weight for a pair without a path.
@@ -26,7 +26,10 @@ NONE = -(1 << 50)
 
 
 class Tables(NamedTuple):
-    """Data that placing does not change. N instructions, G groups (each on one tile), T tiles, F flows, P request limits."""
+    """Data that placing does not change. There are N instructions, G groups, T tiles, F flows, and P limits on requests.
+
+    The instructions of a *group* must be on the same tile. Clocks count from the issue of an instruction.
+    """
 
     hops: Ints2D
     """[T, T] clocks, FAR where there is no link."""
@@ -37,12 +40,13 @@ class Tables(NamedTuple):
     other: Ints
     """Instruction at the other end of an edge; edges from an instruction to itself are left out."""
     distance: Ints
+    """Number of iterations by which an edge's consumer is later than its producer."""
     clocks: Ints
     """Clocks of an edge over the asynchronous fabric; -1 for an edge over links, whose clocks depend on the tiles."""
     is_output: Bools
     """Whether the other end is the consumer."""
     group: Ints
-    """[N]"""
+    """[N] group of each instruction."""
     size: Ints
     """[G] number of instructions."""
     words: Ints
@@ -100,7 +104,7 @@ class State(NamedTuple):
     longest: Ints2D
     """[N + 1, N + 1] weight of the heaviest path, in turns; the last row and column stand for clock 0."""
     taken: Bools2D
-    """[T, II] slots in which an instruction issues."""
+    """[T, II] slots in which an instruction is issued."""
     results: Bools2D
     """[T, II] slots in which a result leaves."""
     requests: Ints2D
@@ -114,7 +118,7 @@ class State(NamedTuple):
     words: Ints
     """[T] words of tile memory in use."""
     room: Ints
-    """Work array, see :func:`room_for`."""
+    """A work array, from :func:`room_for`."""
 
 
 def room_for(groups: int, tiles: int, degree: int) -> Ints:

@@ -33,7 +33,7 @@ FAILURE = -3.0
 #: The action space allows intervals up to this much above the lower bound, unless limits are given.
 SLACK = 8
 
-#: Largest number of problems that are drawn for an episode, until one can be begun.
+#: Largest number of problems that are drawn for an episode until one is found in which an instruction can be placed.
 MOST_DRAWS = 20
 
 
@@ -113,6 +113,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         self._ended = False
 
     def _most_ii(self, problem: Problem) -> int:
+        """Largest initiation interval for which the spaces must have slots."""
         depth = problem.machine.spoke_depth
         return min(depth, least_ii(problem) + SLACK if self.ii is None else self.ii)
 
@@ -123,14 +124,14 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
 
     @property
     def mapping(self) -> Mapping:
-        """The present mapping; raises ResetNeeded before the first episode."""
+        """The mapping of the current episode; raises ResetNeeded before the first episode."""
         if self._mapping is None:
             raise gymnasium.error.ResetNeeded("no episode has begun: call reset() first")
         return self._mapping
 
     @property
     def problem(self) -> Problem:
-        """The problem of the present episode; raises ResetNeeded before the first episode."""
+        """The problem of the current episode; raises ResetNeeded before the first episode."""
         return self.mapping.problem
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
@@ -151,19 +152,24 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         options
             ``problem``: the problem to map, as an index in the environment's list, a problem or a path. ``ii``: the interval.
             ``fixed``: instructions that are placed at the beginning, ``{id: (tile, slot)}``.
+
+        Raises
+        ------
+        InputError
+            If an option is unknown or has no valid value, or if no instruction can be placed.
         """
         super().reset(seed=seed)
         if seed is not None:
             self._next_ii.clear()
-        given = dict(options or {})
-        unknown = sorted(set(given) - {"problem", "ii", "fixed"})
+        other_options = dict(options or {})
+        unknown = sorted(set(other_options) - {"problem", "ii", "fixed"})
         if unknown:
             raise InputError(f"found reset option {unknown[0]!r}, expected 'problem', 'ii' or 'fixed'")
-        ii, fixed = given.pop("ii", None), given.pop("fixed", None)
+        ii, fixed = other_options.pop("ii", None), other_options.pop("fixed", None)
         # A few random graphs cannot be begun at any interval; another one is drawn for them.
-        is_drawn = self._source.draw is not None and given.get("problem") is None
+        is_drawn = self._source.draw is not None and other_options.get("problem") is None
         for _ in range(MOST_DRAWS if is_drawn else 1):
-            chosen = self._source.choose(given, self.np_random)
+            chosen = self._source.choose(other_options, self.np_random)
             problem = chosen if isinstance(chosen, Problem) else self.problems[chosen]
             stuck = self._begin(problem, ii, fixed)
             if stuck is None:
@@ -263,23 +269,26 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         return goal
 
     def _interval(self, goal: _Goal) -> int:
+        """The initiation interval of the next episode of a problem."""
         if self.ii is not None:
             return self.ii
         most = min(self.limits.slots, goal.body.problem.machine.spoke_depth)
         return min(max(goal.least, self._next_ii[goal.key]), most)
 
     def _cost(self, goal: _Goal, ii: int, makespan: int) -> float:
-        """Return the cycles of all iterations, over the same with the critical path as makespan."""
+        """Return the cycles of all iterations, divided by the same expression with the critical path as makespan."""
         rounds = self.iterations - 1
         if self.first == "latency":
             return (rounds * makespan + ii) / (rounds * goal.path + ii)
         return (rounds * ii + makespan) / (rounds * ii + goal.path)
 
     def _observation(self) -> Observation:
+        """The observation of the current mapping, in arrays of its own."""
         # The observations of a graph share static arrays, but a Gymnasium user may change an observation.
         return {name: values.copy() for name, values in observe(self.mapping, self.limits).items()}
 
     def _info(self) -> dict[str, Any]:
+        """The ``info`` of ``step`` and ``reset`` that does not depend on the end of the episode."""
         mapping = self.mapping
         return {"ii": mapping.ii, "placed": mapping.placed, "makespan": mapping.makespan}
 
@@ -298,7 +307,9 @@ class _Goal:
         self.key = problem.digest
         self.body = Body(problem)
         self.least = least_ii(problem, self.body.structure)
+        """Least initiation interval at which an instruction can be placed, as far as it is known."""
         self.path = critical_path(problem, self.body.structure)
+        """Clocks of the critical path, a lower bound on the makespan."""
 
 
 def demo_problem() -> Problem:

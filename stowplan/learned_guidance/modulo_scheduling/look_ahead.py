@@ -14,16 +14,16 @@ from stowplan.learned_guidance.modulo_scheduling.compiled import FAR, Bools, Int
 
 
 class Work(NamedTuple):
-    """Work arrays. G groups, T tiles."""
+    """Work arrays for G groups and T tiles."""
 
     waiting: Bools
-    """[G]"""
+    """[G] groups whose tiles have changed, so that the groups next to them must be checked."""
     tried: Bools2D
-    """[G, T]"""
+    """[G, T] tiles that remain for each group if a place is tried."""
     near: Bools
-    """[T]"""
+    """[T] tiles that a link connects with a remaining tile of one group."""
     queue: Ints
-    """[G]"""
+    """[G] the waiting groups."""
 
 
 def allocate_work(groups: int, tiles: int) -> Work:
@@ -80,7 +80,8 @@ def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, 
 
 @njit_inner
 def _propagate(tables: Tables, open_tiles: Bools2D, work: Work) -> bool:
-    """Reduce domains to arc consistency over links and siblings, beginning with ``work.waiting``; whether none is empty."""
+    """Reduce the tiles of groups to arc consistency over links and siblings, beginning with ``work.waiting``. Return whether
+    all groups still have a tile."""
     groups, tiles = open_tiles.shape
     waiting, near, queue = work.waiting, work.near, work.queue
     # The queue is a ring; a group is in it at most once.
@@ -101,11 +102,11 @@ def _propagate(tables: Tables, open_tiles: Bools2D, work: Work) -> bool:
                 only = tile
         for kind in range(2):
             begins, ends = tables.first_arc[group], tables.first_arc[group + 1]
-            known = False
+            has_near = False
             for arc in range(begins, ends):
                 if tables.arc_is_output[arc] != (kind == 1):
                     continue
-                if not known:
+                if not has_near:
                     near[:] = False
                     for tile in range(tiles):
                         if open_tiles[group, tile]:
@@ -113,7 +114,7 @@ def _propagate(tables: Tables, open_tiles: Bools2D, work: Work) -> bool:
                                 clocks = tables.hops[tile, to] if kind == 1 else tables.hops[to, tile]
                                 if clocks < FAR:
                                     near[to] = True
-                    known = True
+                    has_near = True
                 other = tables.arc_other[arc]
                 changed, left = False, False
                 for tile in range(tiles):

@@ -1,9 +1,9 @@
 """Observations of a partial mapping, as arrays of fixed sizes.
 
 Static parts are the nodes and edges of the graph (:mod:`~stowplan.learned_guidance.modulo_scheduling.view`) and the links of
-the machine. Dynamic parts are the places of nodes, the node to place, the time at which its operands arrive, and for each tile
-the instructions on it and the freedom that a placement would leave to the node's neighbours. The features of a tile are
-relative to the node and its neighbours, so that they are comparable between machines of all sizes.
+the machine. Dynamic parts are the places of nodes, the node to place, and the time at which its operands arrive. For each tile
+there are also the instructions on it, and the freedom that a placement would leave to the node's neighbours. The features of a
+tile are relative to the node and its neighbours, so that they are comparable between machines of all sizes.
 """
 
 from __future__ import annotations
@@ -26,8 +26,16 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-#: Columns of a tile: the tile itself, the places of the node's relatives, and (from ``slack`` on) the freedom that would be
-#: left to relatives that are not placed.
+#: Columns of a tile. *Relatives* are the node's neighbours over edges, and instructions that must be on other tiles than it.
+#:
+#: - ``legal`` to ``used``: whether a slot is legal, occupied parts of slots and words, position in the grid, number of links,
+#:   whether the tile is used
+#: - ``ready`` to ``wait``: arrival of the operands and first legal issue, relative to the earliest tile, in latencies and in
+#:   intervals; and the time between the two
+#: - ``free_0`` to ``free_4``: free slots on the tile, and on all tiles within 1, 2 and 4 links
+#: - ``clocks`` to ``steps_far``: clocks of links to placed relatives; links to placed nodes that are 1, 2, 3 or more edges away
+#: - ``slack`` to ``tight``: clocks that recurrences leave; placed nodes that are farther away in links than in edges, or as far
+#: - ``least_left`` to ``mean_left``: tiles that would be left to relatives that are not placed
 TILE_COLUMNS = (
     "legal", "load", "words", "row", "off_centre", "degree", "used",
     "ready", "ready_ii", "issue", "issue_ii", "wait",
@@ -44,7 +52,7 @@ ENDLESS = 1 << 20
 #: whether it is that node.
 STATE_FEATURES = 4
 
-#: Columns of the mapping as a whole: see ``_fill_globals``.
+#: Columns of the mapping as a whole: ``_fill_globals`` describes them.
 GLOBAL_FEATURES = 16
 
 
@@ -141,8 +149,8 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
 
 def _static(view: View, limits: Limits) -> Observation:
     """Return the arrays that all observations of a graph share; cached for each limits."""
-    kept: dict[Limits, Observation] = view.__dict__.setdefault("_padded", {})
-    if limits not in kept:
+    padded: dict[Limits, Observation] = view.__dict__.setdefault("_padded", {})
+    if limits not in padded:
         nodes = np.zeros((limits.nodes, NODE_FEATURES), np.float32)
         nodes[: view.count] = np.clip(view.nodes, -_MOST, _MOST)
         edges = np.full((limits.edges, 2), -1, np.int16)
@@ -151,26 +159,32 @@ def _static(view: View, limits: Limits) -> Observation:
         edge_features[: len(view.edges)] = view.edge_features
         hops = np.full((limits.tiles, limits.tiles), -1, np.int16)
         hops[: view.tiles, : view.tiles] = view.hops
-        kept[limits] = {"graph": view.key, "nodes": nodes, "edges": edges, "edge_features": edge_features, "hops": hops}
-    return kept[limits]
+        padded[limits] = {"graph": view.key, "nodes": nodes, "edges": edges, "edge_features": edge_features, "hops": hops}
+    return padded[limits]
 
 
 def _grid(view: View) -> Floats:
-    """Return [T, 3]: row of a tile in the grid, distance from the middle, and its links over the most links of a tile."""
-    kept: Floats | None = view.__dict__.get("_grid")
-    if kept is None:
+    """Return [T, 3]: the row of a tile in the grid, its distance from the middle, and its number of links divided by the
+    largest number of links of a tile."""
+    grid: Floats | None = view.__dict__.get("_grid")
+    if grid is None:
         machine = view.problem.machine
         row, column = np.divmod(np.arange(view.tiles), machine.columns)
         rows, columns = (row + 0.5) / machine.rows, (column + 0.5) / machine.columns
         middle = np.maximum(np.abs(rows - 0.5), np.abs(columns - 0.5)) * 2
         degree = (view.hops >= 0).sum(axis=1)
-        kept = np.stack([rows, middle, degree / degree.max()], axis=1).astype(np.float32)
-        view.__dict__["_grid"] = kept
-    return kept
+        grid = np.stack([rows, middle, degree / degree.max()], axis=1).astype(np.float32)
+        view.__dict__["_grid"] = grid
+    return grid
 
 
 def _fill_globals(mapping: Mapping, view: View, columns: Floats) -> None:
-    """Fill the columns of the mapping as a whole that need no compiled loop."""
+    """Fill columns 0 to 9 of the mapping as a whole, which need no compiled loop.
+
+    They are: logarithms of the II and of the number of instructions; instructions per slot of the machine; the placed part of
+    the instructions; remaining instructions per remaining slot; the latency; the logarithm of the number of tiles; the limit on
+    waiting of values; the least II over the II; and the critical path over II and latency.
+    """
     ii, delay = mapping.ii, view.problem.rules.max_delay
     done = int((mapping.tile >= 0).sum())
     columns[0] = np.log2(ii) / 4
@@ -194,7 +208,10 @@ def _fill(
     grid: Singles2D, tiles: Singles2D, slack: npt.NDArray[np.int32], states: Singles2D, whole: Floats,
     work: Ints, could: Bools2D,
 ) -> None:  # fmt: skip
-    """Fill the columns of tiles and nodes, and the remaining columns of the mapping as a whole.
+    """Fill the columns of tiles and nodes, and columns 10 to 15 of the mapping as a whole.
+
+    The latter are: the part of the tiles with a legal slot; numbers of placed producers, placed consumers and relatives that
+    are not placed; and, over the critical path, the clocks of the longest path through the node and of the mapping so far.
 
     ``work`` [3 width + groups] and ``could`` [largest number of relatives, width] are work arrays.
     """

@@ -38,7 +38,6 @@ class Mapping:
         Initiation interval in clocks.
     fixed
         (tile, slot) of instructions that are placed at the beginning, by id.
-
     look_ahead
         Whether the mask excludes places that leave another instruction without a tile, as far as links, siblings and the room
         on tiles show it.
@@ -46,7 +45,7 @@ class Mapping:
     Raises
     ------
     InputError
-        If the spoke RAM has no room for the II, if ``fixed`` breaks a rule, or if values may pass through tiles.
+        If the spoke RAM has no room for the II, if ``fixed`` breaks a rule, or as :class:`Body` raises it.
     """
 
     def __init__(
@@ -179,10 +178,10 @@ class Mapping:
         tiles, times = self._state.tile.tolist(), self._state.time.tolist()
         structure = self.body.structure
         if list_scheduled and self.body.places_decide:
-            known = {number: times[number] for number in structure.slotted}
-            again = list_schedule(structure, self.ii, tiles, known)
-            if again is not None and self._last_result(again) < self._last_result(times):
-                times = again
+            fixed_times = {number: times[number] for number in structure.slotted}
+            rescheduled = list_schedule(structure, self.ii, tiles, fixed_times)
+            if rescheduled is not None and self._last_result(rescheduled) < self._last_result(times):
+                times = rescheduled
         plan = make_plan(structure, self.ii, tiles, times)
         if plan is None:
             # The mask guarantees room for starts, requests and variables; how long values wait is known only at the end.
@@ -190,9 +189,11 @@ class Mapping:
         return plan
 
     def _last_result(self, times: list[int]) -> int:
+        """The clock of the last result, if instructions are issued at these times."""
         return max(map(sum, zip(times, self.problem.latencies, strict=True)), default=0)
 
     def _place_fixed(self, name: str, tile: int, slot: int) -> None:
+        """Place an instruction of the argument ``fixed``; raise InputError if that breaks a rule."""
         number = self.problem.number.get(name)
         if number is None:
             raise InputError(f"found {name!r} among the fixed instructions, expected the id of an instruction")
@@ -205,6 +206,7 @@ class Mapping:
         compiled.place_instruction(self._tables, self._state, self._ahead, number, self.ii, tile, slot, self.body.max_delay)
 
     def _advance(self) -> None:
+        """Make the next instruction without a place the current one."""
         order, tile = self.order, self._state.tile
         while self._at < len(order) and tile[order[self._at]] >= 0:
             self._at += 1
@@ -227,7 +229,7 @@ class Mapping:
             self._legal = look_ahead.look_ahead(tables, state, int(tables.group[number]), slots, room, self._mask, self._work)
 
 
-#: Chooses the tile and slot of the next instruction in each of some mappings, none complete and none stuck.
+#: Chooses the tile and slot of the next instruction in each of several mappings, none of which is complete or stuck.
 Choice: TypeAlias = Callable[[Sequence[Mapping]], Sequence[tuple[int, int]]]
 
 
@@ -273,15 +275,15 @@ class Player(ABC):
         rollouts = list(mappings)
         choose = self.choice(rollouts, rng, temperature) if rollouts else None
         while choose is not None and not stop():
-            going = [at for at, mapping in enumerate(rollouts) if mapping.current >= 0 and not mapping.stuck]
-            if not going:
+            active = [at for at, mapping in enumerate(rollouts) if mapping.current >= 0 and not mapping.stuck]
+            if not active:
                 break
             if resample:
                 for at, mapping in enumerate(rollouts):
                     if mapping.stuck:
-                        rollouts[at] = rollouts[going[int(rng.integers(len(going)))]].copy()
-                going = [at for at, mapping in enumerate(rollouts) if mapping.current >= 0]
-            for at, place in zip(going, choose([rollouts[at] for at in going]), strict=True):
+                        rollouts[at] = rollouts[active[int(rng.integers(len(active)))]].copy()
+                active = [at for at, mapping in enumerate(rollouts) if mapping.current >= 0]
+            for at, place in zip(active, choose([rollouts[at] for at in active]), strict=True):
                 rollouts[at].place(*place)
         return rollouts
 
@@ -292,8 +294,8 @@ class Uniform(Player):
     def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
         """Return a function that draws legal places; the temperature has no effect."""
 
-        def drawn(going: Sequence[Mapping]) -> list[tuple[int, int]]:
-            legal = [np.flatnonzero(mapping.mask()) for mapping in going]
-            return [divmod(int(at[int(rng.integers(len(at)))]), mapping.ii) for at, mapping in zip(legal, going, strict=True)]
+        def draw(active: Sequence[Mapping]) -> list[tuple[int, int]]:
+            legal = [np.flatnonzero(mapping.mask()) for mapping in active]
+            return [divmod(int(at[int(rng.integers(len(at)))]), mapping.ii) for at, mapping in zip(legal, active, strict=True)]
 
-        return drawn
+        return draw

@@ -65,6 +65,7 @@ class View:
         machine = problem.machine
         self.count, self.tiles, self.latency = structure.count, machine.tiles, machine.latency
         self.least_ii = least_ii(problem, structure)
+        """A lower bound on the initiation interval."""
         self.clocks = least_clocks(structure)
         self.hops: Ints = np.array([[-1 if clocks is None else clocks for clocks in row] for row in problem.hops], np.int64)
         self.steps = _steps(self.hops >= 0)
@@ -72,6 +73,7 @@ class View:
         self.size: Ints = np.array([len(members) for members in structure.members], np.int64)
         self.words: Ints = np.array(structure.words, np.int64)
         self.room = max(1, machine.memories * machine.memory_depth)
+        """Words of memory of each tile."""
         self.slots = min(machine.spoke_depth, machine.instruction_depth)
         groups = len(structure.members)
         linked = np.zeros((groups, groups), bool)
@@ -90,6 +92,7 @@ class View:
         for number, tiles in enumerate(structure.allowed):
             self.allowed[number, list(tiles)] = True
         self.heights, self.depths = self._levels()
+        """[N] clocks from each issue to the last one after it, and from the first one to it."""
         self.path = int(max((self.heights + self.depths).max(initial=0), 1)) + self.latency
         self.nodes = self._nodes()
         self.edges, self.edge_features = self._edges()
@@ -135,13 +138,15 @@ class View:
         return heights, depths
 
     def cycles(self, ii: int) -> tuple[Ints, Ints]:
-        """See :func:`~stowplan.learned_guidance.modulo_scheduling.body.recurrence_paths`."""
-        kept: dict[int, tuple[Ints, Ints]] = self.__dict__.setdefault("_cycles", {})
-        if ii not in kept:
-            kept[ii] = recurrence_paths(self.structure, max(ii, self.least_ii))
-        return kept[ii]
+        """The clocks [N, N] of paths within recurrences at an initiation interval, with and without links, as
+        :func:`~stowplan.learned_guidance.modulo_scheduling.body.recurrence_paths` returns them."""
+        paths: dict[int, tuple[Ints, Ints]] = self.__dict__.setdefault("_cycles", {})
+        if ii not in paths:
+            paths[ii] = recurrence_paths(self.structure, max(ii, self.least_ii))
+        return paths[ii]
 
     def _nodes(self) -> Floats:
+        """Return the columns of nodes, ``[N, NODE_FEATURES]``."""
         structure, problem = self.structure, self.problem
         features = np.zeros((self.count, NODE_FEATURES), np.float32)
         if not self.count:
@@ -149,14 +154,14 @@ class View:
         recurrent = np.zeros(self.count)
         recurrent[structure.recurrent] = 1.0
         looped, carried_in, carried_out = np.zeros(self.count), np.zeros(self.count), np.zeros(self.count)
-        woken, consumed = np.zeros(self.count), np.zeros(self.count)
+        has_producer, has_consumer = np.zeros(self.count), np.zeros(self.count)
         for edge in problem.edges:
             if edge.source == edge.target:
                 looped[edge.source] = 1.0
             elif edge.distance:
                 carried_out[edge.source] = carried_in[edge.target] = 1.0
             else:
-                consumed[edge.source] = woken[edge.target] = 1.0
+                has_consumer[edge.source] = has_producer[edge.target] = 1.0
         producers = np.bincount(self.target, minlength=self.count)
         consumers = np.bincount(self.source, minlength=self.count)
         siblings = np.zeros(self.count)
@@ -177,8 +182,8 @@ class View:
             looped,
             carried_in,
             carried_out,
-            1.0 - woken,
-            1.0 - consumed,
+            1.0 - has_producer,
+            1.0 - has_consumer,
             siblings / 4,
             self.apart[self.group].sum(axis=1) / 8,
             np.minimum(variables, 4) / 2,
@@ -220,31 +225,37 @@ def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
     return np.minimum(np.where(np.isfinite(steps), steps, MOST_STEPS), MOST_STEPS).astype(np.int64)
 
 
-_KEPT: OrderedDict[str, View] = OrderedDict()
-_MOST_KEPT = 512
+#: Views of the last problems, by digest; and the largest number of them.
+_VIEWS: OrderedDict[str, View] = OrderedDict()
+_MAX_VIEWS = 512
 
 
 def view_of(problem: Problem) -> View:
     """Return the view of a problem. The views of the last problems are cached."""
-    view = _KEPT.pop(problem.digest, None) or View(problem)
-    _KEPT[problem.digest] = view
-    if len(_KEPT) > _MOST_KEPT:
-        _KEPT.popitem(last=False)
+    view = _VIEWS.pop(problem.digest, None) or View(problem)
+    _VIEWS[problem.digest] = view
+    if len(_VIEWS) > _MAX_VIEWS:
+        _VIEWS.popitem(last=False)
     return view
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes of padded arrays."""
+    """Sizes of padded arrays, which all problems of an environment must fit into."""
 
     nodes: int
+    """Number of instructions."""
     edges: int
+    """Number of edges, as in ``View.edges``."""
     tiles: int
+    """Number of tiles."""
     slots: int
+    """Number of slots, that is, the largest initiation interval."""
 
     @classmethod
     def of(cls, problems: list[Problem] | tuple[Problem, ...], slots: int | None = None) -> Limits:
-        """Return the smallest limits for these problems. ``slots`` is the largest II; the default is what spoke RAMs hold."""
+        """Return the smallest limits for these problems. ``slots`` is the largest II; by default, the largest one for which a
+        spoke RAM has room."""
         views = [view_of(problem) for problem in problems]
         return cls(
             nodes=max(1, *(view.count for view in views)),
@@ -254,7 +265,7 @@ class Limits:
         )
 
     def check(self, view: View, ii: int) -> None:
-        """Raise InputError if a mapping does not fit."""
+        """Raise InputError if a mapping at this II does not fit the limits."""
         sizes = {"nodes": view.count, "edges": len(view.edges), "tiles": view.tiles, "slots": ii}
         for name, value in sizes.items():
             if value > getattr(self, name):

@@ -1,10 +1,12 @@
-"""Executable maps from the probabilities of a policy: its likeliest tiers, or tiers filled in its order. Compiled.
+"""Makes executable maps from the probabilities of a policy: its likeliest tiers, or tiers filled in its order.
 
-No tensor makes a layer slower in a faster tier, so fast memory should be full, and the policy decides which tensors take
-priority. The method *filled* works as follows. The fastest tier takes the tensors in the order of their odds for it, each if
-there is room at every step of its life. The next tier takes the remaining tensors in the order of their odds for it or a faster
-tier. Then tensors that save no time in their tier, because their layers wait for something else, are removed to make room for
-others. The cost model evaluates a map in microseconds, so several maps are filled from one posterior, and the best is kept.
+A *map* gives the weights and the output of each layer a tier. No tensor makes a layer slower in a faster tier, so fast memory
+should be full, and the policy decides which tensors take priority. The method *filled*, which is compiled, works as follows.
+Tensors are considered in the order of their odds for the fastest tier, and each is placed there if there is room at every step
+of its life. The next tier takes the remaining tensors in the order of their odds for it or a faster tier. Then tensors that
+save no time in their tier, because their layers wait for something else, are removed to make room for others. The cost model
+evaluates a map in microseconds, so several maps are filled from one posterior, the probabilities of a policy, and the best map
+is kept.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ Ints = npt.NDArray[np.int64]
 #: Orders sort by the logarithm of odds, minus this factor times the logarithm of the tensor's bytes times steps.
 SIZE_PARTS = (0.0, 0.25, 0.5)
 
-#: Standard deviations of the noise on the logarithms of odds in the other orders, used in turn.
+#: Standard deviations of the noise on the logarithms of odds. The first orders have none, the other orders use these in turn.
 NOISE = (0.5, 1.0, 2.0)
 
 #: Largest number of orders of a posterior, and the number of tensors that all orders together should place. The least number of
-#: orders is twice the length of :data:`SIZE_PARTS`: half with noise.
+#: orders is twice the length of :data:`SIZE_PARTS`; half of them have noise.
 MOST_ORDERS, TENSORS = 64, 100_000
 
 #: Rounds of filling tiers. Before each round but the first, tensors that save no time are removed.
@@ -104,6 +106,7 @@ class Decoder:
         return self._plan(np.stack([weights[best], outputs[best]], axis=1))
 
     def _fill_maps(self, orders: Ints, rounds: int) -> Ints:
+        """Return a map [K, N, 2] for each order, as :func:`filled_maps` fills it."""
         data = self._arrays
         moved = data.external + data.weight_moves[:, 0] + data.output_moves[:, 0]
         np.add.at(moved, self._owner, data.output_moves[data.inputs, 0])
@@ -120,6 +123,7 @@ class Decoder:
         return self._owner[order], begins.astype(np.int64)
 
     def _check_probabilities(self, probabilities: Floats) -> Floats:
+        """Return the probabilities; raise UsageError if they have another shape than ``[N, 2, T]``."""
         expected = (len(self.problem.layers), 2, len(self.problem.tiers))
         if probabilities.shape != expected:
             raise UsageError(f"found probabilities of shape {probabilities.shape}, expected {expected}")
@@ -136,13 +140,14 @@ class Decoder:
             part = SIZE_PARTS[number % len(SIZE_PARTS)]
             scores = odds - part * self._log_room
             if number >= len(SIZE_PARTS):
-                heat = NOISE[number // len(SIZE_PARTS) % len(NOISE)]
-                # The same noise for all tiers: it changes the value of a tensor.
-                scores = scores + heat * rng.standard_normal(self._log_room.shape)
+                deviation = NOISE[number // len(SIZE_PARTS) % len(NOISE)]
+                # The noise of a tensor is the same for all tiers, because it changes the priority of the tensor.
+                scores = scores + deviation * rng.standard_normal(self._log_room.shape)
             orders.append(np.argsort(-scores.reshape(len(scores), -1), axis=-1, kind="stable"))
         return np.stack(orders).astype(np.int64)
 
     def _plan(self, tiers: Ints) -> Plan:
+        """Return the plan of a map [N, 2] after the chip's compiler has rectified it."""
         memory_map = Rectifier(self.problem).rectify(tiers[:, 0].tolist(), tiers[:, 1].tolist()).map
         return plan_of(self.problem, memory_map)
 
@@ -223,7 +228,8 @@ def _remove_useless(
     peak: Ints,
     moved: Ints,
 ) -> None:
-    """Remove tensors that save no time in their tier, the last of each order first."""
+    """Remove tensors that save no time in their tier, the last of each order first. ``used`` [T, steps] are the bytes of
+    outputs in each tier, ``peak`` [T] their maxima over steps, and ``stored`` [T] the bytes of weights."""
     for t in range(1, len(data.capacity)):
         for tensor in orders[t - 1, ::-1]:
             i, part = tensor // 2, tensor % 2
@@ -297,6 +303,7 @@ def _gain(data: Arrays, readers: Ints, first_reader: Ints, moved: Ints, tensor: 
 
 @njit_inner
 def _move(readers: Ints, first_reader: Ints, moved: Ints, tensor: int, saved: int) -> None:
+    """Update the times for which layers move bytes, if each move of a tensor saves ``saved`` ps."""
     i = tensor // 2
     moved[i] -= saved
     if tensor % 2:

@@ -19,12 +19,12 @@ from stowplan.models.tier_placement.problem import Problem
 
 Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 
-#: Sizes of the spaces if a function draws the problems: edges (in both directions) per layer, and tiers.
+#: Default sizes of the spaces if a function draws the problems: edges (in both directions) for each layer, and tiers.
 EDGES_A_LAYER, TIERS = 8, 3
 
 
 class _Placed(NamedTuple):
-    """The present problem with its chip, its graph, and the mask of existing tensors, int8 [N, 2]."""
+    """A problem with its chip, its graph, and the mask of existing tensors, int8 [N, 2]."""
 
     problem: Problem
     chip: Chip
@@ -87,7 +87,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             self._check(given)
         self.action_space = gymnasium.spaces.MultiDiscrete(np.full(2 * self.layers, self.tiers))
         self.observation_space = self._observation_space()
-        self._now: _Placed | None = None
+        self._current: _Placed | None = None
         self._evaluation: Evaluation | None = None
         self._proposal = np.zeros((self.layers, 2), np.int64)
 
@@ -98,8 +98,8 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
 
     @property
     def problem(self) -> Problem:
-        """The problem of the present episode; raises ResetNeeded before the first episode."""
-        return self._present().problem
+        """The problem of the current episode; raises ResetNeeded before the first episode."""
+        return self._current_problem().problem
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
         """Begin an episode, with all tensors in the slowest tier.
@@ -110,19 +110,24 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             Seed of the draws among several problems, and of the noise.
         options
             ``{"problem": ...}``: the problem to place, as an index in the environment's list, a problem or a path.
+
+        Raises
+        ------
+        InputError
+            If there is another option, or its value is not a problem that can be read and fits the spaces.
         """
         super().reset(seed=seed)
         # A chip is made when it is first used, because the compiler's map takes time.
-        self._now = self._source.made(options or {}, self.np_random, self._place)
+        self._current = self._source.made(options or {}, self.np_random, self._place)
         if self.noise:
-            self._now.chip.reseed(int(self.np_random.integers(2**63)))
+            self._current.chip.reseed(int(self.np_random.integers(2**63)))
         self._evaluation = None
         self._proposal = np.zeros((self.layers, 2), np.int64)
         return self._observation(), {}
 
     def step(self, action: npt.ArrayLike) -> tuple[Observation, SupportsFloat, bool, bool, dict[str, Any]]:
         """Propose a map; raise InvalidAction if the action is outside the space, ResetNeeded without an episode."""
-        now = self._present()
+        current = self._current_problem()
         if self._evaluation is not None:
             raise gymnasium.error.ResetNeeded("the episode is over: call reset() before step()")
         chosen = np.asarray(action)
@@ -131,10 +136,10 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             raise gymnasium.error.InvalidAction(
                 f"found an action of type {chosen.dtype}, shape {chosen.shape}, expected {expected}"
             )
-        count = len(now.problem.layers)
+        count = len(current.problem.layers)
         self._proposal = np.zeros((self.layers, 2), np.int64)
-        self._proposal[:count] = chosen.reshape(self.layers, 2)[:count] * now.mask[:count]
-        self._evaluation = evaluation = now.chip.evaluate(*self._proposal[:count].T.tolist())
+        self._proposal[:count] = chosen.reshape(self.layers, 2)[:count] * current.mask[:count]
+        self._evaluation = evaluation = current.chip.evaluate(*self._proposal[:count].T.tolist())
         info = {
             "epsilon": evaluation.epsilon,
             "latency_ps": evaluation.latency_ps,
@@ -148,21 +153,21 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         """Return the proposal, as rectified by the compiler, as a plan; raise ValueError if there is no proposal."""
         if self._evaluation is None:
             raise ValueError("nothing has been proposed: call step() first")
-        return self._present().chip.plan(self._evaluation.map)
+        return self._current_problem().chip.plan(self._evaluation.map)
 
     def render(self) -> str | None:
-        """Return a table of the executed map; of the compiler's map before a proposal. None without ``render_mode``."""
-        now = self._present()
+        """Return a table of the executed map or, before a proposal, of the compiler's map; None without ``render_mode``."""
+        current = self._current_problem()
         if self.render_mode != "ansi":
             return None
-        problem, evaluation = now.problem, self._evaluation
-        placed = now.chip.compiler if evaluation is None else evaluation.map
-        latency = now.chip.compiler_ps if evaluation is None else evaluation.latency_ps
+        problem, evaluation = current.problem, self._evaluation
+        placed = current.chip.compiler if evaluation is None else evaluation.map
+        latency = current.chip.compiler_ps if evaluation is None else evaluation.latency_ps
         lines = [f"{problem.name}: {len(problem.layers)} layers, {latency / 1e6:.1f} us"]
         if evaluation is None:
             lines[0] += ", the compiler's map"
         else:
-            lines[0] += f", {now.chip.compiler_ps / latency if latency else 1.0:.3f} times as fast as the compiler's"
+            lines[0] += f", {current.chip.compiler_ps / latency if latency else 1.0:.3f} times as fast as the compiler's"
             lines[0] += f", {evaluation.epsilon:.1%} of the bytes re-assigned" if evaluation.epsilon else ""
         for number, tier in enumerate(problem.tiers):
             sizes = (
@@ -172,10 +177,11 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             lines.append(f"  {tier.name}: weights {sizes[0] / 2**20:.2f} MiB, activations {sizes[1] / 2**20:.2f} MiB")
         return "\n".join(lines) + "\n"
 
-    def _present(self) -> _Placed:
-        if self._now is None:
+    def _current_problem(self) -> _Placed:
+        """The problem of the current episode with its data; raises ResetNeeded before the first episode."""
+        if self._current is None:
             raise gymnasium.error.ResetNeeded("no episode has begun: call reset() first")
-        return self._now
+        return self._current
 
     def _check(self, problem: Problem) -> None:
         """Raise InputError if a problem does not fit the spaces."""
@@ -189,6 +195,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
             raise InputError(f"found {len(problem.tiers)} tiers in {problem.name or 'a problem'}, expected {self.tiers}")
 
     def _place(self, problem: Problem) -> _Placed:
+        """Prepare a problem for episodes; raise InputError if it does not fit the spaces."""
         self._check(problem)
         graph = graph_of(problem, self.features)
         mask = np.zeros((self.layers, 2), np.int8)
@@ -197,7 +204,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
         return _Placed(problem, Chip(problem, noise=self.noise), graph, mask)
 
     def _observation(self) -> Observation:
-        _, _, graph, mask = self._present()
+        _, _, graph, mask = self._current_problem()
         count, width = graph.features.shape
         features = np.zeros((self.layers, width), np.float32)
         features[:count] = graph.features
@@ -223,10 +230,12 @@ def demo_problem() -> Problem:
 
 
 def _size(name: str, given: int | None, counts: list[int], otherwise: int = 1) -> int:
+    """The size of a space: the given one, or that of the largest problem, or ``otherwise`` if there are no problems."""
     if given is not None:
         return whole(f"{name} {{}}", given, 1)
     return max(counts) if counts else otherwise
 
 
 def _edges(problem: Problem) -> int:
+    """An upper bound on the number of edges of a problem's graph, in both directions."""
     return max(1, 2 * sum(len(layer.inputs) for layer in problem.layers))

@@ -59,6 +59,7 @@ class Graph:
     has_weights: npt.NDArray[np.bool_]
     """[N] whether the layer has weights to place."""
     tiers: int
+    """Number of tiers of the chip."""
 
 
 def graph_of(problem: Problem, features: FeatureSet = "paper") -> Graph:
@@ -97,6 +98,7 @@ def graph_of(problem: Problem, features: FeatureSet = "paper") -> Graph:
 
 
 def _check(features: FeatureSet) -> None:
+    """Raise UsageError if there is no such feature set."""
     if features not in get_args(FeatureSet):
         raise UsageError(f"found features {features!r}, expected one of {', '.join(get_args(FeatureSet))}")
 

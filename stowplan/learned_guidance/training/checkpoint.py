@@ -42,6 +42,7 @@ class FileFormat(Generic[C]):
     """A file format of an agent."""
 
     name: str
+    """The ``format`` that files state."""
     config: type[C]
     """The type of the configuration, for msgspec."""
 
@@ -67,12 +68,15 @@ class Provenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Digests of these problems."""
     seed: int
     training_steps: int
+    """Number of updates of the network."""
     games: int
     """Number of finished episodes."""
     moves: int
     """Number of decisions in all episodes."""
     seconds: float
+    """Seconds of training."""
     versions: dict[str, str] = msgspec.field(default_factory=_versions)
+    """Versions of stowplan, torch and NumPy, by name."""
 
     def training(self, episodes: str = "games") -> str:
         """Return a description of the training; ``episodes`` is the agent's word for games."""
@@ -202,7 +206,8 @@ def load_policy(path: str | Path, file_format: PolicyFormat[C, N]) -> tuple[Cont
     content = load(path, file_format)
     try:
         with torch.random.fork_rng(devices=[]):
-            # First without memory: a damaged file may state sizes that exceed the memory.
+            # The first network is on torch's meta device, which allocates no memory, because a damaged file may state sizes
+            # that exceed the memory.
             with torch.device("meta"):
                 file_format.network(content).load_state_dict(content.values["weights"], assign=True)
             network = file_format.network(content)

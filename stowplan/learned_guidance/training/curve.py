@@ -76,13 +76,15 @@ class CurveFile:
 
 @dataclass(frozen=True)
 class Column:
-    """Annotates a field of a :class:`Report`: the format of its numbers, and column names other than the name of the field.
+    """Annotates a field of a :class:`Report` with the format of its numbers, and with column names.
 
     A field with several names is a tuple, or None.
     """
 
     names: tuple[str, ...] = ()
+    """Names of its columns; if empty, it is one column with the name of the field."""
     form: str = ".6g"
+    """Format of numbers, as for :func:`format`."""
 
 
 class Report:
@@ -127,7 +129,9 @@ class Tally(Generic[L]):
     moves: int = 0
     """Number of decisions."""
     acting_seconds: float = 0.0
+    """Seconds that decisions took."""
     learning_seconds: float = 0.0
+    """Seconds that training steps took."""
 
     @property
     def mean_losses(self) -> L | None:

@@ -23,12 +23,13 @@ P = TypeVar("P")
 Outcome = Literal["steps_done", "time_limit", "stopped"]
 
 
-#: Fraction of the time for storing states at the ends of iterations in memory, in case a later iteration is interrupted.
+#: Fraction of the time, about, that is spent on storing the states at the ends of iterations in memory. A stored state is
+#: needed if a later iteration is interrupted.
 KEEP_SHARE = 0.02
 
 
 class InterruptedIterationError(Exception):
-    """An iteration ended early; ``report`` holds its results, or None."""
+    """An iteration ended early. ``report`` is the report of its results so far, or None."""
 
     def __init__(self, report: Any = None):
         super().__init__("the iteration was interrupted")
@@ -44,6 +45,8 @@ class Allowance:
         Time limit from now; None for no limit.
     should_stop
         Another limit: if it returns true, the iteration should stop.
+    clock
+        A monotonic clock in seconds.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Counts(NamedTuple):
     """Counts of the training so far, for the provenance of files."""
 
     training_steps: int
+    """Number of updates of the network."""
     games: int
     """Number of finished episodes."""
     moves: int
@@ -119,9 +123,10 @@ class BaseTrainer(ABC, Generic[C, P]):
         self._clock, self._began = clock, clock()
         self.is_whole = True
         """Whether the state is the state at the end of an iteration, from which a run can continue."""
-        self._kept: bytes | None = None
+        self._stored_state: bytes | None = None
         """The state at the end of an earlier iteration, encoded as a file."""
-        self._keep_from = 0.0
+        self._store_from = 0.0
+        """Time of the clock from which on the state may be stored again, so that storing takes few per cent of the time."""
 
     @property
     def seconds(self) -> float:
@@ -154,8 +159,8 @@ class BaseTrainer(ABC, Generic[C, P]):
         If the allowance runs out, the iteration stops early. Its results so far contribute to the best plans and the policy,
         but a checkpoint has the state at the end of an earlier iteration, so that a resumed run repeats the interrupted one.
         """
-        if self._kept is None or self.ends_early or self._clock() >= self._keep_from:
-            self._keep()
+        if self._stored_state is None or self.ends_early or self._clock() >= self._store_from:
+            self._store_state()
         self.is_whole = False
         try:
             report = self._iterate(allowance or Allowance())
@@ -169,12 +174,13 @@ class BaseTrainer(ABC, Generic[C, P]):
     def _iterate(self, allowance: Allowance) -> P | None:
         """Do one iteration; raise InterruptedIterationError if it ends early."""
 
-    def _keep(self) -> None:
+    def _store_state(self) -> None:
+        """Store the current state in memory, if it is the state at the end of an iteration."""
         if self.is_whole:
             began = self._clock()
-            self._kept = checkpoint.encoded(self.CHECKPOINT, self.config, self.provenance(), self.state_dict())
+            self._stored_state = checkpoint.encoded(self.CHECKPOINT, self.config, self.provenance(), self.state_dict())
             now = self._clock()
-            self._keep_from = now + (now - began) / KEEP_SHARE
+            self._store_from = now + (now - began) / KEEP_SHARE
 
     @abstractmethod
     def demonstrate(self, number: int, plan: Any) -> None:
@@ -193,7 +199,7 @@ class BaseTrainer(ABC, Generic[C, P]):
         return {"seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state; raise KeyError, TypeError, ValueError or similar if it is not one."""
+        """Continue from a state that :meth:`state_dict` returned; raise one of ``checkpoint.DAMAGE`` if it is not valid."""
         self._began = self._clock() - float(state["seconds"])
 
     def provenance(self) -> Provenance:
@@ -212,9 +218,9 @@ class BaseTrainer(ABC, Generic[C, P]):
 
     def save(self, path: str | Path) -> str:
         """Write a checkpoint with the state at the end of an iteration; return the SHA-256 of the file."""
-        self._keep()
-        assert self._kept is not None
-        return checkpoint.write(path, self._kept)
+        self._store_state()
+        assert self._stored_state is not None
+        return checkpoint.write(path, self._stored_state)
 
     @classmethod
     def resume(
@@ -225,7 +231,7 @@ class BaseTrainer(ABC, Generic[C, P]):
         Parameters
         ----------
         problems
-            The problems that it was made with, in the same order.
+            The problems that the checkpoint was made with, in the same order.
         changes
             Fields of the configuration to change. They may change only the length of training.
         others

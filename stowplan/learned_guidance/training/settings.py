@@ -23,7 +23,7 @@ H = TypeVar("H", bound="Hyperparameters")
 
 @dataclass(frozen=True)
 class Range:
-    """The closed range of a number, which annotates the type of a field, as in ``Annotated[int, Range(1)]``."""
+    """The closed range ``[least, most]`` of a number. It annotates the type of a field, as in ``Annotated[int, Range(1)]``."""
 
     least: float
     most: float = math.inf
@@ -69,14 +69,14 @@ def _preset(kind: type[H], name: str) -> H:
 
 
 def check(config: msgspec.Struct) -> None:
-    """Check that fields have their types and are in their :class:`Range`. None is not checked.
+    """Check that fields have their types and are in their :class:`Range`. A value of None has no range.
 
     A ``__post_init__`` should call this function: msgspec checks types only when it reads a file.
 
     Raises
     ------
     UsageError
-        If not; the message states the field, the found value, and the expected value.
+        If a field has another type or is out of range; the message states the field, the found value, and the expected value.
     """
     ranges: list[tuple[str, Any, Range]] = []
     for field in _fields(type(config)):
@@ -98,9 +98,9 @@ def with_settings(config: C, settings: Iterable[str]) -> C:
     Raises
     ------
     UsageError
-        If a string is not valid; the message states the string, and the expected form.
+        If a string is not valid, or a value has a wrong type or is out of range. The message states the expected form.
     InputError
-        If a value is not consistent with the others.
+        If a value is not consistent with the values of other fields.
     """
     values: dict[str, Any] = msgspec.to_builtins(config)
     for text in settings:
@@ -130,6 +130,7 @@ _fields = cache(msgspec.structs.fields)
 
 
 def _check_type(name: str, value: Any, kind: Any) -> None:
+    """Raise UsageError if a value does not have the type of its field."""
     try:
         msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

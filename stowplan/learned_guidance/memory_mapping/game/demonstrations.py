@@ -34,7 +34,7 @@ class Demonstration:
     """A finished game that follows a plan."""
 
     actions: tuple[Action, ...]
-    """One action for each move. All are legal, also without Drop-backup, and none leads to an infeasible state."""
+    """One action for each move. All of them are legal, also without Drop-backup, and none leads to an infeasible state."""
     return_ps: int
     """Return of the game (ps)."""
 
@@ -54,7 +54,7 @@ def actions_of(problem: Problem, plan: Plan, game: CompiledGame | None = None) -
     Returns
     -------
     Demonstration
-        The game. Its return may be more or less than what the plan saves.
+        The game. Its return may be more or less than the time that the plan saves.
     """
     game = CompiledGame(problem) if game is None else game
     suggestions = suggest_action(problem, plan, game.moves)
@@ -82,14 +82,17 @@ def _choose(state: CompiledState, suggestion: Action) -> Action:
 
 
 class _Reader:
-    """Finds out what a plan does with a tensor at a move."""
+    """Finds out how a plan serves the uses of a move."""
 
     def __init__(self, problem: Problem, plan: Plan):
         count = len(problem.tensors)
         self._fast = frozenset(plan.fast_uses)
         self._homes: list[list[Residency]] = [[] for _ in range(count)]
+        """Residencies of each tensor, by their start."""
         self._outs: list[list[int]] = [[] for _ in range(count)]
+        """Ends of the copies-out of each tensor, ascending."""
         self._fast_steps: list[list[int]] = [[] for _ in range(count)]
+        """Steps of the fast uses of each tensor, ascending."""
         for residency in sorted(plan.residencies, key=lambda residency: residency.start):
             self._homes[residency.tensor].append(residency)
         for copy in sorted(plan.copies, key=lambda copy: copy.end):
@@ -103,7 +106,8 @@ class _Reader:
                 number += 1
 
     def input(self, move: Move) -> Action:
-        """NoCopy where the content has been used from the same place before, Copy where it comes in, Drop where it is slow."""
+        """The action of an input move. It is Drop if the uses are slow, NoCopy if the plan has used the content in the same
+        residency before, and Copy if the content is copied in."""
         steps = self._fast_steps[move.tensor]
         # A visit that only updates the tensor has no reads of its own.
         first = bisect_left(steps, move.start)
@@ -113,7 +117,8 @@ class _Reader:
         return Action.NOCOPY if first and home is not None and home.start <= steps[first - 1] else Action.COPY
 
     def output(self, move: Move) -> Action:
-        """Copy where the content is copied out before it is overwritten, NoCopy where it stays, Drop where it is slow."""
+        """The action of an output move. It is Drop if the uses are slow, Copy if the content is copied out before it is
+        overwritten, and NoCopy if it is not copied out."""
         if not any(use in self._fast for use in move.uses):
             return Action.DROP
         ends = self._outs[move.tensor]
@@ -121,6 +126,7 @@ class _Reader:
         return Action.COPY if copied else Action.NOCOPY
 
     def _home(self, tensor: int, step: int) -> Residency | None:
+        """The residency of a tensor at a step; None if it has none."""
         homes = self._homes[tensor]
         place = bisect_right(homes, step, key=lambda residency: residency.start) - 1
         return homes[place] if place >= 0 and homes[place].end > step else None

@@ -6,9 +6,9 @@ that is, what is decided and in which order, and the result of a finished game; 
 rules with it.
 
 In the paper, a *buffer* is one use of a tensor by an instruction, and each buffer is one move (Wang et al. 2023, section 4.2).
-Here a move belongs to a *visit*: the uses of a tensor by one step, or, if the tensor enters or leaves a loop, all of its uses
-in the loop, because there it is fast for the whole loop or not at all. A visit that overwrites the tensor completely is one
-output move. Any other visit is an input move for its reads and, if it writes, also an output move for its writes.
+Here a move belongs to a *visit*: the uses of a tensor by one step. If the tensor enters or leaves a loop, all of its uses in
+the loop are one visit, because it is fast for the whole loop or not at all. A visit that overwrites the tensor completely is
+one output move. Any other visit is an input move for its reads and, if it writes, also an output move for its writes.
 """
 
 from __future__ import annotations
@@ -39,24 +39,25 @@ class Move:
     end: int
     """Boundary after the visit's last step: ``start + 1``, except for loops and asynchronous operations."""
     is_output: bool
+    """Whether it is an output move; otherwise it is an input move."""
     uses: tuple[int, ...]
-    """Numbers of the uses it decides, ascending; may be empty."""
+    """Numbers of the uses that it decides, ascending; may be empty."""
     defines: bool = False
-    """Output move that overwrites the tensor completely, so that fast memory does not need the old content."""
+    """Whether it is an output move that overwrites the tensor completely, so that fast memory does not need the old content."""
     needs_content: bool = False
-    """Input move whose visit reads before it writes, so that Drop needs valid content in slow memory."""
+    """Whether it is an input move whose visit reads before it writes, so that Drop needs valid content in slow memory."""
     has_output: bool = False
-    """Input move with a later output move of the same visit; both are fast or both are slow."""
+    """Whether it is an input move with a later output move of the same visit; both are fast or both are slow."""
     released: int = 0
     """Input move: boundary from which a copy-in may start."""
     live_end: int = 0
-    """Output move: end of the last visit that needs the written content; of this visit if none does."""
+    """Output move: end of the last visit that needs the written content; if none does, end of this visit."""
     copy_out_limit: int = 0
     """Output move: last boundary at which a copy-out may end, before the next write of the tensor."""
     is_final_output: bool = False
-    """Output move that writes an output of the program, which must not stay in fast memory alone."""
+    """Whether it is an output move that writes an output of the program, which must not stay in fast memory alone."""
     is_updated: bool = False
-    """Output move whose content is read by the next visit that writes the tensor (an update in place)."""
+    """Whether it is an output move whose content is read by the next visit that writes the tensor (an update in place)."""
     is_last: bool = False
     """Whether this is the last move of the tensor."""
     alias_group: int = -1
@@ -65,6 +66,8 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class _Visit:
+    """A visit: uses of one tensor that are decided together, in the steps from ``start`` to the boundary ``end``."""
+
     start: int
     end: int
     first_write: int
@@ -77,11 +80,11 @@ class _Visit:
 
 def moves_of(problem: Problem) -> tuple[Move, ...]:
     """All moves in the order of play: by first step of the visit, inputs before outputs, then by number of the first use."""
-    played: list[tuple[tuple[int, bool, int], Move]] = []
+    keyed_moves: list[tuple[tuple[int, bool, int], Move]] = []
     groups = 0
     for sequence in access_sequences(problem):
         visits = _visits(sequence)
-        last = len(played)
+        last = len(keyed_moves)
         for chain in _chains(visits, sequence.uniform):
             # States without a legal move arise only if a write must follow earlier decisions.
             is_group = sequence.uniform or any(visits[n].writes and not visits[n].defines for n in chain)
@@ -89,12 +92,12 @@ def moves_of(problem: Problem) -> tuple[Move, ...]:
                 visit = visits[n]
                 for move in _moves(sequence, visits, n):
                     move = replace(move, alias_group=groups if is_group else -1)
-                    played.append(((visit.start, move.is_output, min(visit.reads + visit.writes)), move))
+                    keyed_moves.append(((visit.start, move.is_output, min(visit.reads + visit.writes)), move))
             groups += is_group
-        if len(played) > last:
-            key, move = played[-1]
-            played[-1] = (key, replace(move, is_last=True))
-    return tuple(move for _, move in sorted(played, key=lambda item: item[0]))
+        if len(keyed_moves) > last:
+            key, move = keyed_moves[-1]
+            keyed_moves[-1] = (key, replace(move, is_last=True))
+    return tuple(move for _, move in sorted(keyed_moves, key=lambda item: item[0]))
 
 
 def _visits(sequence: TensorAccesses) -> list[_Visit]:
@@ -121,7 +124,8 @@ def _visits(sequence: TensorAccesses) -> list[_Visit]:
 
 
 def _chains(visits: Sequence[_Visit], uniform: bool) -> list[list[int]]:
-    """The visits of one tensor, grouped from each that overwrites it completely up to the next; all together if uniform."""
+    """The visits of one tensor in groups. A group begins with each visit that overwrites the tensor completely; if all uses
+    must be fast or all slow (``uniform``), there is one group."""
     chains: list[list[int]] = []
     for number, visit in enumerate(visits):
         if not chains or (visit.defines and not uniform):
@@ -172,7 +176,7 @@ def _moves(sequence: TensorAccesses, visits: Sequence[_Visit], n: int) -> list[M
 #: highest.
 Placing = Literal["lowest", "two_ended"]
 
-#: A buffer is large if it takes at least this fraction of fast memory (a divisor).
+#: A buffer is large if it takes at least one part in this many of fast memory.
 LARGE = 16
 
 
@@ -190,7 +194,7 @@ class Action(IntEnum):
 class Slots:
     """Logical time of the copy channel, in slots: a slot is a step, or an outermost loop, in which no copy may begin or end.
 
-    The supply of a slot is the least time that it takes, whatever is fast.
+    The supply of a slot is the least time in ps that it takes, whichever tensors are in fast memory.
     """
 
     def __init__(self, problem: Problem):
@@ -211,7 +215,7 @@ class Game:
     Parameters
     ----------
     strict_copy_windows
-        Whether a copy-in must end at its target time, and a copy-out must start at its own (equation 6 to the letter).
+        Whether a copy-in must end, and a copy-out must start, at the target time of its move (equation 6, taken literally).
     drop_backup
         Whether the game returns from an infeasible state to an earlier one, from which it can be finished (section 4.3.2);
         otherwise it is lost.
@@ -288,7 +292,7 @@ class Best:
         self.actions: NDArray[np.int8] | None = None
         """Actions of the best game, in order; None before the first game."""
         self.points: list[Point] = []
-        """One for each improvement, ascending in time and strictly ascending in return."""
+        """A point for each improvement, ascending in time and strictly ascending in return."""
 
     @property
     def seconds(self) -> float:

@@ -26,7 +26,7 @@ from stowplan.learned_guidance.memory_mapping.game.demonstrations import actions
 from stowplan.learned_guidance.memory_mapping.game.game import Best
 from stowplan.models.memory_mapping.plan import Plan
 
-#: Number of states that are kept along a game.
+#: Number of states of the current game that are stored, at positions with equal distances.
 KEPT = 24
 
 #: Largest number of moves that are changed together.
@@ -44,8 +44,8 @@ LOOK_EVERY = 0.02
 #: Modulus of the random numbers.
 _MODULUS = 2147483647
 
-# Indices of a search's numbers: the latest random number, the returns of the current and the best game (ps), and the number of
-# changes in the current round.
+# Indices of the array of numbers of a search: the latest random number, the returns of the current and the best game (ps), and
+# the number of changes in the current round.
 _RANDOM, _CURRENT, _BEST, _CHANGES = 0, 1, 2, 3
 _SCALARS = 4
 
@@ -137,13 +137,16 @@ class _LocalSearch:
 
     @property
     def best_ps(self) -> int:
+        """The best return so far in ps."""
         return int(self._numbers[_BEST])
 
     @property
     def best(self) -> Ints:
+        """The actions of the best game so far."""
         return self._best
 
     def run(self, rounds: int, loss_ps: int) -> None:
+        """Plays ``rounds`` changed games; see :func:`play_changed`."""
         play_changed(
             self._tables, self._wanted, self._states, self._trial, self._best, self._changed, self._numbers, rounds, loss_ps
         )
@@ -160,7 +163,7 @@ def begin(tables: Tables, wanted: Ints, states: Ints2D, trial: Ints, best: Ints,
     play_on(tables, trial, wanted)
     # Moves that Drop-backup has undone are not part of the game.
     adopt(tables, trial, wanted)
-    _keep_states(tables, wanted, states, trial, 0)
+    _store_states(tables, wanted, states, trial, 0)
     for position in range(len(wanted)):
         best[position] = wanted[position]
     numbers[_CURRENT] = trial[layout.RETURN_PS]
@@ -192,18 +195,18 @@ def play_changed(
             first = min(first, changed[number, 0])
         if first == moves:
             continue
-        kept = first * KEPT // moves
-        _load(tables, states, kept, trial)
+        stored = first * KEPT // moves
+        _load(tables, states, stored, trial)
         play_on(tables, trial, wanted)
         if trial[layout.RETURN_PS] >= numbers[_CURRENT] - loss_ps:
             numbers[_CURRENT] = trial[layout.RETURN_PS]
             # Drop-backup may have gone back to before the first change.
-            kept = min(first, adopt(tables, trial, wanted)) * KEPT // moves
+            stored = min(first, adopt(tables, trial, wanted)) * KEPT // moves
             if trial[layout.RETURN_PS] > numbers[_BEST]:
                 numbers[_BEST] = trial[layout.RETURN_PS]
                 for position in range(moves):
                     best[position] = wanted[position]
-            _keep_states(tables, wanted, states, trial, kept)
+            _store_states(tables, wanted, states, trial, stored)
         else:
             # A move may have been changed twice.
             for number in range(numbers[_CHANGES] - 1, -1, -1):
@@ -222,6 +225,7 @@ def play_on(tables: Tables, data: Ints, wanted: Ints) -> None:
 
 @njit_inner
 def _nearest(legal: int, action: int) -> int:
+    """The wanted action if it is legal, otherwise the nearest legal one; ``legal`` has a bit for each action."""
     if legal >> action & 1:
         return action
     if action != layout.NOCOPY and legal >> layout.NOCOPY & 1:
@@ -245,19 +249,20 @@ def adopt(tables: Tables, data: Ints, wanted: Ints) -> int:
 
 
 @njit_inner
-def _load(tables: Tables, states: Ints, kept: int, data: Ints) -> None:
+def _load(tables: Tables, states: Ints, stored: int, data: Ints) -> None:
+    """Copy a stored state to ``data``."""
     # The number of cells in use depends on the position alone.
-    data[layout.POSITION] = states[kept, layout.POSITION]
+    data[layout.POSITION] = states[stored, layout.POSITION]
     for cell in range(used(tables, data)):
-        data[cell] = states[kept, cell]
+        data[cell] = states[stored, cell]
 
 
 @njit_inner
-def _keep_states(tables: Tables, wanted: Ints, states: Ints, trial: Ints, kept: int) -> None:
-    """Keep the states of the game from the ``kept``-th on; ``trial`` ends as the finished game."""
-    _load(tables, states, kept, trial)
+def _store_states(tables: Tables, wanted: Ints, states: Ints, trial: Ints, stored: int) -> None:
+    """Replay the game from a stored state, and store its later states anew; ``trial`` ends as the finished game."""
+    _load(tables, states, stored, trial)
     moves = len(wanted)
-    for number in range(kept + 1, KEPT):
+    for number in range(stored + 1, KEPT):
         # The first position from which changes are replayed from this state.
         while trial[layout.POSITION] < (number * moves + KEPT - 1) // KEPT:
             step(tables, trial, wanted[trial[layout.POSITION]])
@@ -285,6 +290,7 @@ def _near(numbers: Ints, position: int, reach: int, moves: int) -> int:
 
 @njit_inner
 def _want(wanted: Ints, changed: Ints, numbers: Ints, position: int, action: int) -> None:
+    """Change the wanted action of a move, and record the old one, unless the round has the maximum number of changes."""
     count = numbers[_CHANGES]
     if count < MOST_CHANGES and wanted[position] != action:
         changed[count, 0] = position

@@ -36,7 +36,7 @@ SAME_CAPACITY = 0.3
 #: Smallest and largest factor of a variant's copy times.
 COPY_TIMES = 0.5, 2.0
 
-#: Excerpts in which fast memory could save less than this part of the time are left out: they teach nothing.
+#: Excerpts in which fast memory could save less than this part of the time are left out, because an agent learns nothing there.
 LEAST_GAIN = 0.01
 
 
@@ -86,7 +86,8 @@ def with_copy_times(problem: Problem, factor: float) -> Problem:
 
 
 def as_played(problem: Problem) -> Problem:
-    """The program under the rules of the game: no stalls, no preloads, one channel. Its plans are the best demonstrations."""
+    """The program under the rules of the game: no stalls, no preloads, one channel. Plans of this program are the best
+    demonstrations, because the game can follow them exactly."""
     return replace(problem, stalls="forbidden", max_preloads=0, channels=1)
 
 
@@ -105,11 +106,11 @@ def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int 
 
     A short program is used as a whole. There may be fewer than ``count`` if fast memory can save time in hardly any excerpt.
     """
-    made_at = [move.start for move in moves_of(problem)]
+    move_steps = [move.start for move in moves_of(problem)]
     for _ in range(10 * count):
-        if count == 0 or not made_at:
+        if count == 0 or not move_steps:
             return
-        variant = _random_excerpt(problem, made_at, moves, rng)
+        variant = _random_excerpt(problem, move_steps, moves, rng)
         if variant.all_slow_ps - variant.floor_ps < LEAST_GAIN * variant.all_slow_ps:
             continue
         if rng.random() >= SAME_CAPACITY:
@@ -122,15 +123,16 @@ def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int 
         yield variant
 
 
-def _random_excerpt(problem: Problem, made_at: Sequence[int], moves: int, rng: np.random.Generator) -> Problem:
-    """A random excerpt with half of ``moves`` to ``moves`` moves; ``made_at`` has the steps of all moves, ascending."""
+def _random_excerpt(problem: Problem, move_steps: Sequence[int], moves: int, rng: np.random.Generator) -> Problem:
+    """A random excerpt with about half of ``moves`` to ``moves`` moves. ``move_steps`` has the first step of each move,
+    ascending."""
     length = int(rng.uniform(*LENGTHS) * moves)
-    if length >= len(made_at):
+    if length >= len(move_steps):
         return problem
-    first = int(rng.integers(0, len(made_at) - length + 1))
-    start = made_at[first]
-    # There is at least one step, however many moves it has.
-    return excerpt(problem, start, max(start + 1, made_at[first + length - 1]))
+    first = int(rng.integers(0, len(move_steps) - length + 1))
+    start = move_steps[first]
+    # An excerpt has at least one step, however many moves that step has.
+    return excerpt(problem, start, max(start + 1, move_steps[first + length - 1]))
 
 
 def _at_borders(tensor: Tensor, sequence: TensorAccesses, loops: Sequence[Loop], start: int, end: int) -> Tensor:

@@ -15,7 +15,7 @@ from stowplan.learned_guidance.memory_mapping.guide.program import OPERATIONS, F
 
 Rows = NDArray[np.float32]
 
-#: Number of levels of density: the features of a gap include what gaps of its level and above would occupy.
+#: Number of levels of density. The features of a gap include the bytes that all gaps of its level and above would occupy.
 LEVELS = 16
 
 #: Largest absolute value of logarithms, which are clipped.
@@ -37,7 +37,13 @@ GAP = (
     "gap density",
     "gap density twice",
 )
-"""Of the gap after an access, and of the one before."""
+"""Names of the features of a gap. Each access has those of the gap after it and those of the gap before it.
+
+``live``: bytes of all tensors that could stay at the same time, as a part of the capacity, mean and maximum over the gap.
+``denser``: the same for gaps of at least the same density only, where density is saved time per byte and time. ``twice``: the
+saving of both ends of the gap counts, not only of the later one. ``channel``: copy time that gaps need, as a part of their
+time; there, density is saved time per copy time.
+"""
 
 ACCESS = (
     "size",
@@ -76,6 +82,7 @@ ACCESS = (
     "stalls",
     *(f"operation {number}" for number in range(len(OPERATIONS) + 1)),
 )
+"""Names of the features of an access without its gaps; they describe the access, its tensor, its step and the program."""
 
 NAMES = (*ACCESS, *GAP, *(f"{name}, before" for name in GAP))
 
@@ -100,6 +107,7 @@ def gains(program: Program) -> Floats:
 
 
 def _accesses(program: Program) -> Floats:
+    """The features :data:`ACCESS` of each access; shape ``[accesses, len(ACCESS)]``."""
     of, at, total = program.tensor, program.step, len(program.tensor)
     counts = np.diff(program.first)[of]
     place = np.arange(total) - program.first[of]
@@ -107,13 +115,13 @@ def _accesses(program: Program) -> Floats:
     size = program.size[of] / program.capacity
     first, last = place == 0, place == counts - 1
     clock = _clock(program)
-    begun, ended = program.step[program.first[of]], program.step[program.first[of] + counts - 1]
+    begin, end = program.step[program.first[of]], program.step[program.first[of] + counts - 1]
     tensor_gain = np.bincount(of, gain, len(program.size))[of]
     step_most = np.zeros(len(program.slow))
     np.maximum.at(step_most, at, gain)
     step_slow = np.maximum(program.slow, 1.0)
     step_bytes = np.bincount(at, size, len(program.slow))
-    live = _steps(program, begun[first], ended[first] + 1, size[first])
+    live = _steps(program, begin[first], end[first] + 1, size[first])
     shifted = np.concatenate([[False], program.dead[:-1]]) & ~first
     shifted_glue = np.concatenate([[False], program.glued[:-1]]) & ~first
     demand = np.sum(program.copy_in[of] * (program.reads & (gain > 0)))
@@ -139,7 +147,7 @@ def _accesses(program: Program) -> Floats:
         program.final / step_slow[at],
         gain / np.maximum(step_most[at], 1.0),
         _rank(gain),
-        _rank(tensor_gain / (size * np.maximum(1.0, clock[ended + 1] - clock[begun]))),
+        _rank(tensor_gain / (size * np.maximum(1.0, clock[end + 1] - clock[begin]))),
         _rank(gain / np.maximum(1.0, program.copy_in[of])),
         _rank(size),
         np.log2(np.bincount(at, minlength=len(program.slow))[at]),
@@ -158,7 +166,7 @@ def _accesses(program: Program) -> Floats:
 
 
 def _gaps(program: Program) -> Floats:
-    """Features of the gap after each access, then of the gap before it."""
+    """The features :data:`GAP` of the gap after each access, followed by those of the gap before each tensor's first access."""
     total, horizon = len(program.tensor), len(program.slow)
     gain, clock = gains(program), _clock(program)
     starts = program.first[:-1][np.diff(program.first) > 0]
@@ -178,7 +186,7 @@ def _gaps(program: Program) -> Floats:
     lasts = np.maximum(1.0, clock[end] - clock[start])
     counted = open_ & (size <= 1)
     counted[total:] = False
-    # Bytes that gaps with something to gain would occupy at each step.
+    # Bytes at each step that tensors would occupy over gaps over which they can stay.
     live = _steps(program, start, end, size * counted)
     density, twice = (gained / (size * lasts) for gained in (later, later + np.concatenate([gain, 0 * gain[starts]])))
     copy = program.copy_in[of]

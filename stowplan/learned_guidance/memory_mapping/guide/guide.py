@@ -3,10 +3,11 @@
 The weights are in a file of plain arrays, which is read without torch and without executing code from it.
 
 The network is a graph network over the accesses and steps of a program; the same code runs with numpy and with torch. Each
-round has three kinds of messages. Accesses of the same step exchange messages. Gaps report to every step that they span how
-much memory and channel time they would occupy, and receive the mean of what is reported there; this works like a learned price
-of memory at every moment. And each access receives messages from the previous and the next access of its tensor. The outputs
-are scores for being fast and for being kept, from which :func:`marginals` computes the values of all accesses.
+round has three kinds of messages. Accesses of the same step exchange messages. Each gap tells every step that it spans how much
+memory and channel time it would occupy, and receives the mean of the states of these steps; this works like a learned price of
+memory at every moment. And each access receives messages from the previous and the next access of its tensor. The outputs are
+two scores for each access, from which :func:`marginals` computes probabilities: that the access is *fast*, in fast memory, and
+that its tensor is *kept*, that is, stays in fast memory over the gap after the access.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.hint import hint
 from stowplan.models.memory_mapping.problem import Problem
 
-#: Score of what is impossible.
+#: Score of an impossible choice.
 NEVER = -30.0
 
 
@@ -50,30 +51,31 @@ def marginals(
         Functions of the library of the arrays.
     """
     both = softplus(keep)
-    # Log-odds of being fast, from what comes before and the access itself, and from what comes after: the forward-backward
-    # algorithm.
-    ahead, behind = fast + 0.0, fast * 0.0
+    # The forward-backward algorithm. ``forward`` are the log-odds of being fast given the accesses before and the access
+    # itself, and ``backward`` those given the accesses after it.
+    forward, backward = fast + 0.0, fast * 0.0
     for here in positions:
         before = here - 1
-        odds = ahead[before]
+        odds = forward[before]
         free = softplus(odds + both[before]) - softplus(odds)
-        ahead[here] = fast[here] + _where(glued[before], odds + keep[before], free)
+        forward[here] = fast[here] + _where(glued[before], odds + keep[before], free)
     for here in reversed(positions):
         before = here - 1
-        odds = fast[here] + behind[here]
+        odds = fast[here] + backward[here]
         free = softplus(odds + both[before]) - softplus(odds)
-        behind[before] = _where(glued[before], odds + keep[before], free)
-    served = sigmoid(ahead + behind)
+        backward[before] = _where(glued[before], odds + keep[before], free)
+    is_fast = sigmoid(forward + backward)
     after = fast * 0.0
-    after[:-1] = (fast + behind)[1:]
-    # Sum of the weights of (slow, slow), (fast, slow), (slow, fast), and (fast, fast) without and with staying.
-    total = softplus(ahead) + softplus(after + softplus(ahead + both) - softplus(ahead))
-    kept = _exp(ahead + after + keep - total)
-    return served, _where(glued, served, kept) * (keep > NEVER)
+    after[:-1] = (fast + backward)[1:]
+    # Logarithm of the sum of the weights of (slow, slow), (fast, slow), (slow, fast), and (fast, fast) without and with
+    # staying.
+    total = softplus(forward) + softplus(after + softplus(forward + both) - softplus(forward))
+    stays = _exp(forward + after + keep - total)
+    return is_fast, _where(glued, is_fast, stays) * (keep > NEVER)
 
 
 def _where(condition: Any, yes: Any, no: Any) -> Any:
-    # Written so that it works with both libraries.
+    """Elements of ``yes`` where the condition is true, otherwise of ``no``, in a form that works with both libraries."""
     return yes * condition + no * ~condition
 
 
@@ -116,7 +118,7 @@ class Graph(NamedTuple):
     begun: Any
     """[A] step of the previous access; the first step of the program if there is none."""
     end: Any
-    """[A] step of the next access; that of the access itself if there is none."""
+    """[A] step of the next access; the step of the access itself if there is none."""
     occupies: Any
     """[A, 1] part of the capacity that the tensor would occupy over the gap; 0 if it cannot stay."""
     copies: Any
@@ -196,7 +198,10 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def scores(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[Any, Any]:
-    """Scores of being fast and being kept, each of shape ``[accesses]``."""
+    """Scores of being fast and being kept, each of shape ``[accesses]``.
+
+    In the code, h are the states of accesses, s the states of steps, and n the normalised states of accesses.
+    """
     lib = library
 
     def layer(name: str, x: Any) -> Any:
@@ -248,7 +253,8 @@ def values(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[An
 
 
 def _log_span_sums(library: Numpy, amounts: Any, start: Any, end: Any, steps: int) -> Any:
-    """Logarithm of 1 plus the sum of the amounts at each step, each over its steps ``[start, end)``; shape ``[T, columns]``."""
+    """For each step, the logarithm of 1 plus the sum of the amounts whose steps ``[start, end)`` include it; shape ``[T,
+    columns]``."""
     change = library.sums(amounts, start, steps) - library.sums(amounts, end, steps)
     total = library.single(library.cumulated(change)[1:])
     return library.log1p(total.clip(0.0, None))
@@ -323,7 +329,7 @@ def load(path: Path = SHIPPED) -> Weights:
     Raises
     ------
     InputError
-        The file is no such file, has another version, or is damaged.
+        The file is not a file of guide weights, has another version, or is damaged.
     """
     try:
         status = os.stat(path)
@@ -334,15 +340,16 @@ def load(path: Path = SHIPPED) -> Weights:
 
 @lru_cache(maxsize=4)
 def _load(path: Path, state: tuple[int, int, int]) -> Weights:
-    given = files.read_arrays(path, "a learned guide")
+    """Read the weights in a file. ``state`` changes with the file, so that the cache does not return old weights."""
+    arrays = files.read_arrays(path, "a learned guide")
     for name, expected in (("format", FORMAT), ("version", VERSION)):
-        value = given.get(name)
+        value = arrays.get(name)
         if value is None or value.shape or value.item() != expected:
             given_value = "nothing" if value is None else str(value)[:40]
             raise InputError(f"found {given_value}, expected {expected}", source=path, place=name)
     weights: Weights = {}
     for name, shape in shapes().items():
-        value = given.get(name)
+        value = arrays.get(name)
         if value is not None and value.dtype.kind == "f":
             # Numbers that are too large for single precision become infinite, which is checked below.
             with np.errstate(over="ignore", invalid="ignore"):
@@ -356,9 +363,10 @@ def _load(path: Path, state: tuple[int, int, int]) -> Weights:
 def filled_hint(problem: Problem) -> Hint:
     """The hint of the untrained guide, which fills memory by density; its values are 0 or 1.
 
-    A tensor stays over a gap, and is fast at both ends of it, if gaps that save at least as much for their bytes and time leave
-    space for it. It is also fast where a copy of equal density has time on the channel. This takes about 10 us for each use, in
-    one thread.
+    The density of a gap is the saved time per byte and time. A tensor stays over a gap, and is fast at both ends of it, if it
+    fits into fast memory beside all gaps of at least the same density. An access that reads is also fast if the channel has
+    time for a copy of the tensor beside the copies of at least the same density. This takes about 10 us for each use, in one
+    thread.
     """
     arrays = program(problem)
     rows = dict(zip(NAMES, features(arrays).T, strict=True))

@@ -34,6 +34,7 @@ class Program(NamedTuple):
     """The arrays of a problem with T steps, N tensors and A accesses. Times are in ps, sizes in bytes."""
 
     capacity: float
+    """Capacity of fast memory."""
     stalls: bool
     """Whether steps may wait for copies."""
     weight: Floats
@@ -45,29 +46,29 @@ class Program(NamedTuple):
     operation: Ints
     """[T] class of the step's operation."""
     in_loop: Bools
-    """[T]"""
+    """[T] whether the step is in a loop."""
     size: Floats
-    """[N]"""
+    """[N] size of each tensor."""
     copy_in: Floats
-    """[N]"""
+    """[N] time of a copy-in."""
     copy_out: Floats
-    """[N]"""
+    """[N] time of a copy-out."""
     is_input: Bools
-    """[N]"""
+    """[N] whether the tensor is an input of the program."""
     is_output: Bools
-    """[N]"""
+    """[N] whether the tensor is an output of the program."""
     may_copy: Bools
     """[N] whether the tensor is not internal to a loop."""
     first: Ints
     """[N + 1] first access of each tensor."""
     tensor: Ints
-    """[A]"""
+    """[A] tensor of each access."""
     step: Ints
-    """[A]"""
+    """[A] step of each access."""
     reads: Bools
-    """[A]"""
+    """[A] whether the step reads the tensor."""
     writes: Bools
-    """[A]"""
+    """[A] whether the step writes the tensor."""
     bytes: Floats
     """[A] bytes that the step moves, times runs."""
     alone: Floats
@@ -156,9 +157,9 @@ def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floa
     all_fast = base + np.bincount(owner, terms_fast, len(pieces))
     least = base + np.bincount(owner, np.minimum(terms_slow, terms_fast), len(pieces))
     for into, values in ((slow, all_slow), (floor, least)):
-        known = np.full(len(steps), -np.inf)
-        np.maximum.at(known, step_of, values)
-        into[:] = np.where(np.isfinite(known), known, into)
+        largest = np.full(len(steps), -np.inf)
+        np.maximum.at(largest, step_of, values)
+        into[:] = np.where(np.isfinite(largest), largest, into)
     fastest = np.full(len(steps), -np.inf)
     np.maximum.at(fastest, step_of, all_fast)
     # A step that reads and writes a tensor in place has two terms for one access.
@@ -168,17 +169,20 @@ def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floa
     change = np.bincount(np.cumsum(is_first)[np.argsort(order)] - 1, terms_fast - terms_slow)
     key = key[order][is_first]
     piece, which = key // total, key % total
-    begun, ended = np.full(total, -np.inf), np.full(total, -np.inf)
-    np.maximum.at(begun, which, all_slow[piece] + change)
-    np.maximum.at(ended, which, all_fast[piece] - change)
+    # Latency of the step if only this access is fast, and if only this access is slow.
+    only_fast, only_slow = np.full(total, -np.inf), np.full(total, -np.inf)
+    np.maximum.at(only_fast, which, all_slow[piece] + change)
+    np.maximum.at(only_slow, which, all_fast[piece] - change)
     where = np.zeros(total, np.int64)
     where[which] = step_of[piece]
-    alone[which] = slow[where[which]] - begun[which]
-    final[which] = ended[which] - fastest[where[which]]
+    alone[which] = slow[where[which]] - only_fast[which]
+    final[which] = only_slow[which] - fastest[where[which]]
     return slow, floor, alone, final
 
 
 def _table(step: Step, access: Ints, number: int, slow: Floats, floor: Floats, alone: Floats, final: Floats) -> None:
+    """Writes the results of :func:`_latencies` for a step with a latency table; ``access`` has the access of each of its
+    uses."""
     assert step.table is not None
     latency = step.table.latency_ps
     slow[number], floor[number] = latency[0], min(latency)

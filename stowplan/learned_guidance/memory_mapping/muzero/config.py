@@ -46,14 +46,21 @@ class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
     map_bottleneck: Size = 8
     """Channels of the last stage before its cells are flattened to a vector."""
     map_features: Size = 64
+    """Entries for the memory map."""
     profile_patch: Size = 16
+    """Neighbouring bins of the profile that the first layer reads together."""
     profile_channels: Size = 8
+    """Outputs of this layer for each patch."""
     profile_features: Size = 32
+    """Entries for the profile."""
     supply_patch: Size = 4
+    """Neighbouring slots of the supply that the first layer reads together."""
     supply_channels: Size = 16
+    """Outputs of this layer for each patch."""
     supply_features: Size = 32
+    """Entries for the supply."""
     summary_features: Size = 64
-    """Action features and global features together."""
+    """Entries for action features and global features together."""
     encoder_layers: tuple[int, ...] = (128,)
     """Widths of the MLP over all parts, without its last layer, whose width is ``hidden``."""
 
@@ -61,13 +68,17 @@ class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
     dynamics_blocks: Annotated[int, Range(1, MOST_BLOCKS)] = 1
     """Residual blocks of two layers, whose inner width is ``dynamics_width``."""
     dynamics_width: Size = 160
+    """Inner width of these blocks."""
     head_layers: tuple[int, ...] = (48,)
     """Widths of each head's layers, without its last."""
     value_bins: Size = 61
+    """Atoms of the distribution over values; an odd number."""
     value_limit: Annotated[float, Range(1e-6)] = 8.0
     """Largest value that the bins represent, in units of the game's ``unit_ps``."""
     reward_bins: Size = 61
+    """Atoms of the distribution over rewards; an odd number."""
     reward_limit: Annotated[float, Range(1e-6)] = 4.0
+    """Largest reward that the bins represent, in the same units."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -100,7 +111,7 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     """Settings of the search; its temperature and discount are replaced by the fields below."""
 
     placing: Placing = "lowest"
-    """Where the game places buffers."""
+    """Which free offset the game gives to a new buffer."""
 
     # Schedule: an iteration advances all games by some moves and then trains for some steps.
     games: Annotated[int, Range(1)] = 64
@@ -114,8 +125,11 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
 
     # Self-play
     discount: float = 0.9999
+    """Factor by which a reward counts less for each move until it is earned; more than 0, and at most 1."""
     initial_temperature: Annotated[float, Range(0.0)] = 1.0
+    """Temperature of the search at the beginning of training."""
     final_temperature: Annotated[float, Range(0.0)] = 0.2
+    """Temperature of the search at the end of its decay."""
     temperature_decay_steps: Annotated[int, Range(0)] = 400_000
     """Training steps over which the temperature falls linearly."""
     restart_fraction: Fraction = 0.0
@@ -137,12 +151,13 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     importance_exponent: Annotated[float, Range(0.0)] = 1.0
     """Exponent of the importance weights that correct the bias of prioritized drawing; 1 corrects it completely."""
     elite_games: Annotated[int, Range(0)] = 0
-    """Number of best games of each program that are kept whatever their age."""
+    """Number of best games of each program that stay in the replay buffer however old they are."""
     kept_fraction: Fraction = 0.0
     """Part of each batch that is drawn from demonstrations and best games, if there are any."""
 
     # Targets
     unroll_steps: Annotated[int, Range(0)] = 5
+    """Number of moves by which the dynamics are unrolled from each position of a batch."""
     td_steps: Annotated[int | None, Range(1)] = 10
     """Number of rewards in an n-step value target, which ends in a stored value; None for all rewards to the end of the
     game."""
@@ -157,10 +172,12 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
 
     # Optimisation
     batch_size: Annotated[int, Range(1)] = 512
+    """Number of positions in a batch."""
     learning_rate: Annotated[float, Range(0.0)] = 2e-4
     weight_decay: Annotated[float, Range(0.0)] = 1e-4
     gradient_clip: Annotated[float, Range(0.0)] = 5.0
     """Norm to which the gradient is clipped."""
+    # Weights of the parts of the loss.
     policy_weight: Annotated[float, Range(0.0)] = 1.0
     value_weight: Annotated[float, Range(0.0)] = 0.25
     reward_weight: Annotated[float, Range(0.0)] = 1.0

@@ -2,8 +2,8 @@
 
 Warm-start episodes come before the first iteration of training and are played by biases alone.
 
-Noise at single moves hardly ever keeps fast memory empty for long enough to place a very large buffer, because dozens of moves
-in a row would have to be Drop, the action that leaves a buffer in slow memory. A *bias* is drawn once for an episode and
+Noise at single moves hardly ever keeps fast memory empty for long enough to place a very large buffer. Dozens of moves in a row
+would have to be Drop, the action that leaves a buffer in slow memory. A *bias* is drawn once for an episode and
 changes the preferences of all of its moves in the same way: it favours fast memory only for buffers whose benefit, or benefit
 per byte and step, is above some threshold. This is the exploration by perturbed parameters of Plappert et al. 2018, with a few
 meaningful parameters instead of those of a network. The paper about MMap-MuZero uses no biases; see
@@ -58,7 +58,7 @@ def draw_bias(rng: np.random.Generator) -> Bias:
 
 
 def bias_preferences(biases: Floats, actions: Floats) -> Floats:
-    """What biases add to the log probabilities of the three actions in B games; an array of shape (B, 3).
+    """The numbers that biases add to the log probabilities of the three actions in B games: an array of shape (B, 3).
 
     ``biases`` has the shape (B, 4), and ``actions``, the action features of the games, (B, 3, features).
     """
@@ -130,9 +130,11 @@ class EpisodeStart(NamedTuple):
     """How a new episode begins."""
 
     program: int
+    """Number of the program."""
     prefix: NDArray[np.int8]
     """The first actions of another game. The episode repeats them before it chooses actions of its own."""
     bias: Bias = NO_BIAS
+    """The exploration bias of the episode."""
 
 
 def play_warm_start(program_game: ProgramGame, start: EpisodeStart, rng: np.random.Generator) -> CompiledState:
@@ -190,10 +192,10 @@ class Exploration:
         games = self.replay.elite[program]
         if not games:
             return program, None
-        begun = games[int(rng.integers(len(games)))]
+        start_game = games[int(rng.integers(len(games)))]
         game = self.programs[program].game
         state = game.reset()
-        state.play(begun.actions)
+        state.play(start_game.actions)
         seed = int(rng.integers(2**31))
         rounds = max(1, self.config.local_search_moves // len(game.moves))
         best = improve(game, state.actions, rounds=rounds, seed=seed, should_stop=should_stop)

@@ -115,9 +115,13 @@ class Losses(NamedTuple):
     """Mean losses over a batch."""
 
     total: float
+    """Weighted sum of the following three."""
     policy: float
+    """Cross-entropy of the policy, in nats."""
     value: float
+    """Cross-entropy of the distribution over values."""
     reward: float
+    """Cross-entropy of the distribution over rewards."""
     gradient_norm: float
     """Norm of the gradient before clipping."""
     entropy: float
@@ -168,7 +172,7 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state."""
+        """Continue from a state that :meth:`state_dict` returned."""
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])
@@ -218,6 +222,7 @@ def _cross_entropy(targets: Tensor, logits: Tensor) -> Tensor:
 
 
 def _categorical(support: Support, logits: Tensor, targets: Tensor) -> Tensor:
+    """(S,) cross-entropy losses of distributions over a support for targets (S,), which are numbers."""
     return _cross_entropy(support.two_hot(targets), logits)
 
 

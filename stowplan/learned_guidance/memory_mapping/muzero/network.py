@@ -56,10 +56,13 @@ class Recurrent(NamedTuple):
     """The network's predictions after one action in each of B hidden states."""
 
     hidden: Tensor
+    """(B, H) next hidden states, with entries from 0 to 1."""
     reward_logits: Tensor
     """(B, reward bins)."""
     policy_logits: Tensor
+    """(B, 3), in the order of ``Action``."""
     value_logits: Tensor
+    """(B, value bins)."""
 
 
 class MMapNetwork(nn.Module):
@@ -198,7 +201,7 @@ def to_tensors(observations: Observations, device: torch.device | str = "cpu") -
 
 
 class TorchModel:
-    """A network on its device, as the ``search.Model`` that tree search asks for.
+    """A network on its device, in the form of the ``Model`` that tree search expects.
 
     Hidden states are tensors on that device, which the search stores by node and game and gathers by index arrays; only
     logits, values and rewards come back, in one transfer. The weights are not copied, so each training step takes effect at
@@ -213,16 +216,17 @@ class TorchModel:
     def initial(self, observations: Observations) -> tuple[Tensor, Floats, Floats]:
         """Return hidden states (B, H), logits of the policy (B, 3), and values (B,) in units of the game."""
         hidden, policy, value = self.network.initial(to_tensors(observations, self.device))
-        told = self._to_numpy(policy, self.network.value_support.mean(value))
-        return hidden, told[:, :3], told[:, 3]
+        outputs = self._to_numpy(policy, self.network.value_support.mean(value))
+        return hidden, outputs[:, :3], outputs[:, 3]
 
     @torch.inference_mode()
     def recurrent(self, hidden: Tensor, actions: NDArray[np.int64]) -> tuple[Tensor, Floats, Floats, Floats]:
         """Return hidden states, rewards (B,), logits of the policy (B, 3), and values (B,) after the actions (B,)."""
         hidden, reward, policy, value = self.network.recurrent(hidden, torch.from_numpy(actions).to(self.device))
         means = self.network.value_support.mean(value), self.network.reward_support.mean(reward)
-        told = self._to_numpy(policy, *means)
-        return hidden, told[:, 4], told[:, :3], told[:, 3]
+        outputs = self._to_numpy(policy, *means)
+        return hidden, outputs[:, 4], outputs[:, :3], outputs[:, 3]
 
     def _to_numpy(self, *parts: Tensor) -> Any:
+        """Return tensors (B,) or (B, n) as the columns of one array, in one transfer from the device."""
         return torch.column_stack(parts).cpu().numpy()

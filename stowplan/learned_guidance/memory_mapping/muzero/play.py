@@ -36,7 +36,9 @@ class Played:
     """A finished game."""
 
     actions: NDArray[np.int8]
+    """The actions in the order of play, including those that Drop-backup took back."""
     return_ps: int
+    """Return of the game in ps: the latency that its plan saves."""
     plan: Plan
     estimates: tuple[tuple[int, float, int], ...] = ()
     """For each move its number, the value of the position before it in units of the game, and the return so far in ps.
@@ -88,8 +90,8 @@ class Policy:
     ) -> Played | None:
         """Play games with each placement rule and return the best; return None if they were stopped.
 
-        The lowest free offset, the paper's rule, splits fast memory on some programs so that large buffers no longer fit, and
-        one early mistake of the likeliest actions may keep the copy channel from them.
+        On some programs the paper's rule, the lowest free offset, splits fast memory so that large buffers no longer fit. And a
+        single early mistake of the likeliest actions may use up the time of the copy channel that large buffers need.
 
         Parameters
         ----------
@@ -157,7 +159,7 @@ class Policy:
             N games; an empty list if they were stopped before their end.
         """
         rng = np.random.default_rng(seed)
-        heat = np.maximum(temperatures, 1e-6)[:, None]
+        divisors = np.maximum(temperatures, 1e-6)[:, None]
         is_drawn = (temperatures > 0)[:, None]
 
         def drawn(
@@ -167,7 +169,7 @@ class Policy:
             weights = as_f32(logits).astype(np.float64)
             # The largest of log probability and Gumbel noise is a draw from the distribution.
             if temperatures.any():
-                weights = weights / heat[numbers] + np.where(is_drawn[numbers], rng.gumbel(size=legal.shape), 0.0)
+                weights = weights / divisors[numbers] + np.where(is_drawn[numbers], rng.gumbel(size=legal.shape), 0.0)
             return np.asarray(np.where(legal, weights, -np.inf).argmax(axis=1), np.int64), values
 
         return self._play(games, drawn, should_stop)
@@ -216,25 +218,26 @@ class Policy:
         return self._play([game] * count, choose, should_stop)
 
     def _play(self, games: Sequence[ProgramGame], choose: Chooser, should_stop: Stop | None) -> list[Played]:
+        """Play games side by side with the actions that ``choose`` returns; an empty list if they were stopped."""
         states = [program_game.game.reset() for program_game in games]
         played: list[list[int]] = [[] for _ in states]
         estimates: list[dict[int, tuple[float, int]]] = [{} for _ in states]
         observations = empty_observations(self.config.network.observation, len(games))
-        while going := [number for number, state in enumerate(states) if not state.is_over]:
+        while running := [number for number, state in enumerate(states) if not state.is_over]:
             if should_stop is not None and should_stop():
                 return []
-            for row, number in enumerate(going):
+            for row, number in enumerate(running):
                 games[number].observer.observe(states[number], observations, row)
-            seen = first_rows(observations, len(going))
-            legal = np.array([states[number].legal for number in going], np.bool_)
-            actions, values = choose(seen, legal, np.array(going))
-            for number, action, value in zip(going, actions.tolist(), values.tolist(), strict=True):
+            seen = first_rows(observations, len(running))
+            legal = np.array([states[number].legal for number in running], np.bool_)
+            actions, values = choose(seen, legal, np.array(running))
+            for number, action, value in zip(running, actions.tolist(), values.tolist(), strict=True):
                 state = states[number]
                 # A position that Drop-backup returns to is overwritten.
                 estimates[number][state.position] = value, state.return_ps
                 played[number].append(action)
                 state.step(action)
         return [
-            Played(np.array(moves, np.int8), state.return_ps, state.plan(), tuple((at, *pair) for at, pair in known.items()))
-            for state, moves, known in zip(states, played, estimates, strict=True)
+            Played(np.array(moves, np.int8), state.return_ps, state.plan(), tuple((at, *pair) for at, pair in pairs.items()))
+            for state, moves, pairs in zip(states, played, estimates, strict=True)
         ]

@@ -69,7 +69,7 @@ class Trajectory:
     legal: NDArray[np.bool_]
     """(L, 3) legal actions."""
     rewards: F32
-    """(L,) in the same unit."""
+    """(L,) rewards of the moves, in the same unit."""
     return_ps: int
     """The return of the whole game in ps: the latency that its plan saves."""
     first: int = 0
@@ -78,6 +78,7 @@ class Trajectory:
     is_demonstration: bool = False
     """Whether the game comes from a plan, not from self-play; ``policy`` and ``value`` then have no meaning."""
     discount: float = 1.0
+    """Discount of rewards for each move."""
     returns: F64 = field(init=False)
     """(L + 1,) discounted return from each position to the end of the game, in the same unit."""
 
@@ -96,6 +97,7 @@ class Sample(NamedTuple):
     """S positions to learn from."""
 
     trajectories: list[Trajectory]
+    """The game of each position."""
     positions: NDArray[np.int64]
     """(S,) index of the move within its game."""
     slots: NDArray[np.int64]
@@ -120,6 +122,7 @@ class Replay:
         self.elite: list[list[Trajectory]] = [[] for _ in range(programs)]
         """Best games of self-play of each program, the best first."""
         self.demonstrations: list[Trajectory] = []
+        """All demonstrations."""
 
     def __len__(self) -> int:
         return len(self.recent) + len(self.demonstrations)
@@ -140,6 +143,7 @@ class Replay:
         self._keep_best(game)
 
     def _put(self, game: Trajectory, priorities: F32) -> None:
+        """Add a game to the ring of the newest games, in place of the oldest one if the ring is full."""
         if len(self.recent) < self._config.replay_size:
             self.recent.append(game)
             self.priorities.append(priorities)
@@ -155,13 +159,14 @@ class Replay:
         return limit > 0 and (len(best) < limit or return_ps > best[-1].return_ps)
 
     def _keep_best(self, game: Trajectory) -> None:
+        """Add a game to the best games of its program if it is one of them and not there yet."""
         best, limit = self.elite[game.program], self._config.elite_games
         if not self.is_elite(game.program, game.return_ps):
             return
         if any(game.return_ps == other.return_ps and np.array_equal(game.actions, other.actions) for other in best):
             return
         best.append(game)
-        best.sort(key=lambda kept: -kept.return_ps)
+        best.sort(key=lambda other: -other.return_ps)
         del best[limit:]
 
     def _powers(self, priorities: F32) -> F64:
@@ -170,6 +175,7 @@ class Replay:
         return np.where(priorities > 0, powers, 0.0)
 
     def _weigh(self, priorities: F32) -> float:
+        """Return the sum of the unnormalised probabilities of a game's positions."""
         return float(self._powers(priorities).sum())
 
     def sample(self, size: int, rng: np.random.Generator) -> Sample:

@@ -1,4 +1,5 @@
-"""Self-play of games side by side: one batched search chooses a move in each, in some with an exploration bias."""
+"""Self-play of many games side by side: one batched search chooses a move in each game, in some games with an exploration
+bias."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ def as_f32(array: NDArray[Any]) -> F32:
 
 
 class ProgramGame:
-    """The game of one program, or one of its games, with its observer."""
+    """A game with its observer. It is made from a program, or from a game that exists already."""
 
     def __init__(self, program: Problem | CompiledGame, config: TrainingConfig):
         self.game = program if isinstance(program, CompiledGame) else CompiledGame(program, placing=config.placing)
@@ -39,7 +40,7 @@ class ProgramGame:
         self.observer = Observer(self.game, config.network.observation)
 
     def normalised(self, return_ps: float) -> float:
-        """Convert a return to R: 0 if all buffers are in slow memory, 1 if all are in fast memory."""
+        """Convert a return in ps to R: 0 if all buffers are in slow memory, 1 if every step has its least latency."""
         return self.problem.normalised_return(round(self.problem.all_slow_ps - return_ps))
 
 
@@ -48,11 +49,14 @@ class Episode:
     """A game in progress, with the data of each move that its trajectory will hold."""
 
     program: int
+    """Number of the program."""
     state: CompiledState
     first: int = 0
     """Moves before this one were played without search."""
     bias: Bias = field(default_factory=NO_BIAS.copy)
+    """The exploration bias of the game."""
     actions: list[int] = field(default_factory=list)
+    """Actions of the moves so far; the following lists have an entry for each of them, as in :class:`Trajectory`."""
     policy: list[F32] = field(default_factory=list)
     value: list[float] = field(default_factory=list)
     legal: list[NDArray[np.bool_]] = field(default_factory=list)
@@ -114,6 +118,7 @@ def replay_actions(
 
 
 def _play_prefix(program_game: ProgramGame, episode: Episode, actions: NDArray[np.int8]) -> None:
+    """Play actions in an episode without search."""
     for action in actions.tolist():
         episode.legal.append(episode.state.legal.copy())
         episode.rewards.append(episode.state.step(action) / program_game.game.unit_ps)
@@ -147,8 +152,10 @@ class SelfPlay:
         self._begin = begin
         self._observations = empty_observations(config.network.observation, config.games)
         self.episodes: list[Episode] = []
+        """The games in progress; empty before the first call of :meth:`advance`."""
 
     def _new_episode(self) -> Episode:
+        """Begin a game."""
         start = self._begin()
         program_game = self._programs[start.program]
         episode = Episode(start.program, program_game.game.reset(), bias=start.bias)
@@ -157,7 +164,8 @@ class SelfPlay:
         return episode
 
     def advance(self, model: Model, step: int, rng: np.random.Generator) -> list[Trajectory]:
-        """Make one move in each game; return the finished games. ``step`` counts training steps. The first call begins all."""
+        """Make one move in each game; return the finished games. The first call begins the games. ``step`` is the number of
+        training steps so far."""
         self.episodes = self.episodes or [self._new_episode() for _ in range(self._config.games)]
         for row, episode in enumerate(self.episodes):
             self._programs[episode.program].observer.observe(episode.state, self._observations, row)

@@ -40,9 +40,11 @@ class Progress(Report):
     seconds: Annotated[float, Column(form=".3f")]
     """Seconds of training, earlier runs included."""
     games: int
-    """Games finished since the beginning of training. The moves and training steps are also counted since then."""
+    """Games finished since the beginning of training."""
     moves: int
+    """Moves since the beginning of training."""
     training_steps: int
+    """Training steps since the beginning of training."""
     best: Annotated[float, Column(("best_R",))]
     """Normalised return of the best game, averaged over the programs that have one; NaN before."""
     mean: Annotated[float, Column(("mean_R",))]
@@ -52,10 +54,11 @@ class Progress(Report):
     ]
     """Means over this iteration; None without training steps."""
     temperature: float
+    """Temperature of the search of self-play."""
     moves_per_second: Annotated[float, Column(form=".1f")]
-    """Counts only the time of self-play."""
+    """Moves per second of the time of self-play."""
     updates_per_second: Annotated[float, Column(("steps_per_second",), form=".2f")]
-    """Counts only the time of training steps."""
+    """Training steps per second of the time of training steps."""
 
     @property
     def line(self) -> str:
@@ -69,7 +72,7 @@ class Progress(Report):
         )
 
 
-#: Number of warm-start episodes in a group; and n, if the replay keeps every n-th episode whatever its return.
+#: Number of warm-start episodes in a group; and n, where every n-th episode is added to the replay whatever its return is.
 EPISODES_AT_ONCE, EPISODES_KEPT = 16, 32
 
 #: Cost of a warm-start episode besides its moves, in moves.
@@ -80,7 +83,7 @@ WARM_START_SHARE = 0.5
 
 
 class Trainer(BaseTrainer[TrainingConfig, Progress]):
-    """The trainer that the module describes.
+    """Trains MMap-MuZero, as the docstring of the module describes.
 
     Parameters
     ----------
@@ -288,7 +291,7 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state; raise KeyError, TypeError, ValueError or similar if it is not one."""
+        """Continue from a state that :meth:`state_dict` returned; raise one of ``checkpoint.DAMAGE`` if it is not valid."""
         super().load_state_dict(state)
         *counters, self._is_warm = state["counters"]
         self._iterations, self.games, self.moves, self._warm_start_moves, self.learner.steps = counters

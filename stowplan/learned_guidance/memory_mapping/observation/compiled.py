@@ -1,7 +1,8 @@
 """Compiled encoding of a state of MMapGame as an observation.
 
 Logarithms keep the numbers of all programs small and comparable: ``near`` takes a number of steps, ``ratio`` a ratio that is
-not negative, and ``signed`` a ratio that may be negative.
+not negative, and ``signed`` a ratio that may be negative. The *target time* is the first step of the current move. The
+*benefit* of a move is the time that its uses would save in fast memory.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class View(NamedTuple):
     same_tensor_buffers: int
     steps_per_column: int
     is_binary: bool
+    """``ObservationConfig.binary_map``; the three fields before have the same names there."""
     unit: float
     """Unit of returns, in ps."""
     mean_benefit: float
@@ -134,7 +136,8 @@ def encode(tables: Tables, data: Ints, view: View, out: Observations, row: int) 
 
 @njit_inner
 def draw(tables: Tables, data: Ints, view: View, image: Bytes, profile: Bytes, row: int) -> float:
-    """Draw the residencies around the target time; return the fraction of memory in use then. Also fills ``view.in_use``."""
+    """Draw the residencies around the target time, and return the fraction of memory in use at that time. Also fills
+    ``view.in_use``."""
     program = tables.program[0]
     target = tables.moves[data[layout.POSITION]].start
     rows, columns, width = image.shape[1], image.shape[2], view.steps_per_column
@@ -235,7 +238,7 @@ def describe_supply(tables: Tables, data: Ints, view: View, out: Floats, row: in
         out[row, place, SupplyFeature.IS_INSIDE] = 1.0
         out[row, place, SupplyFeature.LEFT] = ratio(left / view.mean_supply)
         out[row, place, SupplyFeature.LEFT_DEMAND] = ratio(min(left / demand, 65535.0))
-        # The loop below accumulates these.
+        # REACH is accumulated by the loops below.
         out[row, place, SupplyFeature.REACH] = left / demand
         out[row, place, SupplyFeature.LEFT_SHARE] = left / own if own > 0 else 0.0
         out[row, place, SupplyFeature.IS_WINDOW] = 1.0 if windows_over(tables, data, slot) > 0 else 0.0
@@ -280,7 +283,7 @@ def describe_actions(tables: Tables, data: Ints, view: View, out: Floats, row: i
         out[row, action, ActionFeature.SUPPLY] = ratio(move.demand / view.mean_supply) if action == layout.COPY else 0.0
         out[row, action, ActionFeature.REWARD] = signed(reward / view.mean_benefit)
         out[row, action, ActionFeature.REWARD_SHARE] = reward / view.unit
-        # An action that occupies no memory earns its reward for nothing: the largest density.
+        # An action that newly occupies no memory has the largest density.
         out[row, action, ActionFeature.DENSITY] = clipped(signed(reward / max(area, 1e-9) / view.density))
 
 

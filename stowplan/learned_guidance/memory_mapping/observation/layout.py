@@ -31,8 +31,10 @@ class ObservationConfig(Hyperparameters, frozen=True, kw_only=True):
     map_columns: Size = 128
     """Columns of the memory map: logical time. The target time is at the first step of column ``map_columns // 2``."""
     steps_per_column: Size = 1
+    """Number of steps in each column of the memory map."""
     binary_map: bool = False
-    """A cell tells only whether it is at least partly occupied (the paper's image), not the occupied fraction."""
+    """Whether a cell of the memory map says only if it is at least partly occupied (the paper's image), and not the occupied
+    fraction."""
     profile_bins: Size = 1024
     """Number of equal parts of fast memory in the profile of occupancy at the target time."""
     supply_slots: Size = 64

@@ -32,7 +32,7 @@ _SLACK_RANGE = 8
 
 
 def view_of(game: CompiledGame, config: ObservationConfig) -> View:
-    """Return the view of a game."""
+    """Return the data of a game that no move changes and that the encoder needs."""
     moves, tensors, supply = game.moves, game.problem.tensors, game.slots.supply_ps
     benefits = np.zeros(len(moves))
     first_benefits(game.tables, game.tables.initial, benefits)
@@ -173,12 +173,14 @@ def _first_need(moves: Sequence[Move]) -> int:
 
 
 def _slack(supply: int, demand: int) -> float:
+    """Return the feature SLACK of a move: a logarithm of the supply over the demand of its copy (ps), within -1 and 1."""
     if demand == 0:
         return 1.0
     return max(min(math.log2(max(supply / demand, 1e-9)) / _SLACK_RANGE, 1.0), -1.0)
 
 
 def _describe_benefits(benefits: Doubles, view: View) -> None:
+    """Describe the benefits of all moves if all buffers are slow."""
     view.buffers[:, BufferFeature.FIRST_BENEFIT] = _signed(benefits / view.mean_benefit)
     view.buffers[:, BufferFeature.BENEFIT_RANK] = _ranks(benefits)
     view.buffers[:, BufferFeature.DENSITY_RANK] = _ranks(benefits / view.area)
@@ -193,6 +195,7 @@ def _ranks(values: Doubles) -> Doubles:
 
 
 def _describe_program(game: CompiledGame, pressure: Doubles, view: View) -> None:
+    """Describe the global features that are the same in all states."""
     problem, features = game.problem, view.globals
     demand = sum(problem.tensors[move.tensor].copy_in_ps for move in game.moves if not move.is_output)
     features[GlobalFeature.MEAN_PRESSURE] = _ratio(pressure.mean() if len(pressure) else 0.0)

@@ -38,27 +38,39 @@ class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
 
     # Samples
     environments: Annotated[int, Range(1)] = 16
+    """Number of environments, in which episodes run side by side."""
     rollout_steps: Annotated[int, Range(2)] = 128
     """Number of placements in each environment in one round."""
 
     # Updates
     batch_size: Annotated[int, Range(2)] = 512
+    """Number of samples of one step of the optimizer."""
     epochs: Annotated[int, Range(1)] = 3
+    """How often the samples of a round are used."""
     rate: Annotated[float, Range(0.0)] = 3e-4
+    """Learning rate."""
     discount: Fraction = 1.0
+    """Factor by which a reward counts less for each step until it is earned."""
     gae: Fraction = 0.95
     """Lambda of generalised advantage estimation (Schulman et al. 2016)."""
     clip: Annotated[float, Range(1e-06)] = 0.2
+    """Range to which PPO clips the ratio of probabilities: from 1 - clip to 1 + clip."""
     entropy: Annotated[float, Range(0.0)] = 0.005
+    """Weight of the entropy of the policy, which is rewarded."""
     value_weight: Annotated[float, Range(0.0)] = 0.5
+    """Weight of the loss of the value network."""
     clip_norm: Annotated[float, Range(1e-06)] = 0.5
+    """Norm to which the gradient is clipped."""
     most_divergence: Annotated[float | None, Range(1e-06)] = 0.03
     """The updates of a round end early if the KL divergence from the policy that collected the samples exceeds 1.5 times this
     value. None sets no limit."""
     # Imitation of demonstrations, if there are any, before the first round
     imitation_steps: Annotated[int, Range(0)] = 1_000
+    """Number of steps of the optimizer."""
     imitation_batch: Annotated[int, Range(1)] = 192
+    """Number of placements in a batch."""
     imitation_rate: Annotated[float, Range(0.0)] = 1e-3
+    """Learning rate."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

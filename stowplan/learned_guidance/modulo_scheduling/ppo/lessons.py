@@ -34,11 +34,13 @@ class Curriculum:
     def __init__(self, problems: Sequence[Problem]):
         self.problems = tuple(problems)
         self.least = [least_ii(problem) for problem in problems]
+        """Least initiation interval of each problem at which an instruction can be placed, as far as it is known."""
         self.next = list(self.least)
         """Initiation interval of the next episode of each problem."""
         self.best: list[tuple[int, list[int], list[int]] | None] = [None] * len(problems)
         """Interval, tiles and slots of the best complete mapping of each problem."""
         self.objectives = [1 << 60] * len(problems)
+        """Objective of this mapping, or a large number."""
         self.open = list(range(len(problems)))
         """Problems that are not known to be impossible."""
 
@@ -73,7 +75,8 @@ class Curriculum:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such values; raise ValueError if they belong to other problems."""
+        """Continue from values that :meth:`state_dict` returned; raise ValueError if they belong to another number of
+        problems."""
         if any(len(state[name]) != len(self.problems) for name in ("least", "next", "objectives", "best")):
             raise ValueError("a curriculum of another number of problems")
         self.least, self.next = [int(ii) for ii in state["least"]], [int(ii) for ii in state["next"]]
@@ -118,6 +121,7 @@ class Lesson(gymnasium.Env[Observation, np.int64]):
         return self._env.action_masks()
 
     def _most(self, number: int) -> int:
+        """Largest initiation interval of a problem."""
         return min(self._env.limits.slots, self._curriculum.problems[number].machine.spoke_depth)
 
 
@@ -177,10 +181,10 @@ class Examples:
         seen: list[Observation] = []
         actions: list[int] = []
         while len(seen) < size:
-            theirs, chosen = self._plans[int(rng.integers(len(self._plans)))]
-            count = min(TOGETHER, len(theirs), size - len(seen))
-            for at in rng.choice(len(theirs), count, replace=False):
-                seen.append(theirs[at])
+            observations, chosen = self._plans[int(rng.integers(len(self._plans)))]
+            count = min(TOGETHER, len(observations), size - len(seen))
+            for at in rng.choice(len(observations), count, replace=False):
+                seen.append(observations[at])
                 actions.append(chosen[at])
         arrays = {name: np.stack([observation[name] for observation in seen]) for name in seen[0]}
         return as_tensors(arrays), torch.tensor(actions)

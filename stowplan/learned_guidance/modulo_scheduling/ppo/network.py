@@ -11,8 +11,8 @@ tile and from features such as the number of clocks that the node would wait for
 probability of a place is the probability of its tile times the probability of its slot given the tile.
 
 Observations are those of :func:`stowplan.learned_guidance.modulo_scheduling.observation.observe`, in batches. In shapes, B is
-the number of observations of a batch, G that of graphs, N that of nodes and E that of edges of a graph, T that of tiles, S that
-of slots, H the width of hidden layers, and F the number of features, each padded where graphs or machines differ in size.
+the number of observations of a batch, G of graphs, N of nodes and E of edges of a graph, T of tiles, and S of slots. H is the
+width of hidden layers, and F the number of features. Arrays are padded where graphs or machines differ in size.
 """
 
 from __future__ import annotations
@@ -177,8 +177,8 @@ class Network(nn.Module):
         pooled = torch.cat([masked.sum(dim=1) / sizes[:, 2:3].clamp(min=1), masked.amax(dim=1)], dim=1)
         state = self.state(torch.cat([current, context, self.dynamic(torch.cat([overall, pooled], dim=1))], dim=1))
 
-        # For each tile, the sum of the attended nodes that are placed on it (``on_tile``), and the sum of those that are placed
-        # on a tile to which it can send a value over at most one link (``in_reach``).
+        # For each tile, ``on_tile`` is the sum of the attended nodes that are placed on it. ``in_reach`` is the sum of the
+        # attended nodes on all tiles to which it can send a value over at most one link.
         place = observation["placed"].long()
         attended = torch.cat([weights, weighted], dim=2) * (place >= 0)[..., None]
         on_tile = attended.new_zeros(batch, width, attended.shape[2])

@@ -1,6 +1,6 @@
 """A trained mapper, which can map any loop body, also one that it was not trained on.
 
-It completes many mappings side by side, with one forward pass for a step of all.
+It completes many mappings side by side, with one forward pass for each step of all of them.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from stowplan.learned_guidance.training.checkpoint import Content, load_policy
 BATCH = 128
 
 
-def _batch(shown: Sequence[Observation]) -> dict[str, torch.Tensor]:
-    return as_tensors({name: np.stack([observation[name] for observation in shown]) for name in shown[0]})
+def _batch(observations: Sequence[Observation]) -> dict[str, torch.Tensor]:
+    """Return observations as one batch of tensors."""
+    return as_tensors({name: np.stack([observation[name] for observation in observations]) for name in observations[0]})
 
 
 class Policy(Player):
@@ -60,18 +61,18 @@ class Policy(Player):
         with torch.inference_mode():
             graphs = self.network.embed(_batch([observe(mapping, limits) for mapping in problems.values()]))
 
-        def chosen(going: Sequence[Mapping]) -> list[tuple[int, int]]:
+        def choose(active: Sequence[Mapping]) -> list[tuple[int, int]]:
             places: list[tuple[int, int]] = []
-            for begin in range(0, len(going), BATCH):
-                part = going[begin : begin + BATCH]
-                shown = _batch([observe(mapping, limits) for mapping in part])
+            for begin in range(0, len(active), BATCH):
+                part = active[begin : begin + BATCH]
+                batch = _batch([observe(mapping, limits) for mapping in part])
                 with torch.inference_mode():
-                    scores = self.network(shown, graphs[[row[id(mapping.problem)] for mapping in part]])[0].numpy()
-                scores = np.where(shown["mask"].numpy() > 0, scores, -np.inf).reshape(len(part), -1)
+                    scores = self.network(batch, graphs[[row[id(mapping.problem)] for mapping in part]])[0].numpy()
+                scores = np.where(batch["mask"].numpy() > 0, scores, -np.inf).reshape(len(part), -1)
                 if temperature:
                     # The argmax of scores plus Gumbel noise is a draw from their softmax.
                     scores = scores / temperature + rng.gumbel(size=scores.shape)
                 places += [divmod(action, limits.slots) for action in scores.argmax(axis=1).tolist()]
             return places
 
-        return chosen
+        return choose

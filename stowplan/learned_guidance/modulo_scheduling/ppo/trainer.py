@@ -1,4 +1,4 @@
-"""Training of the PPO mapper: steps of imitation if there are plans to imitate, then rounds of MaskablePPO.
+"""Trains the PPO mapper: by steps of imitation if there are plans to imitate, then by rounds of MaskablePPO.
 
 An iteration is a number of imitation steps, or one round: placements in all environments side by side, and updates on them.
 Each round begins new episodes and seeds all random numbers from the seed of the run and the index of the round, so that a
@@ -59,10 +59,12 @@ class MapperPolicy(MaskableMultiInputActorCriticPolicy):
         super().__init__(*arguments, **options)
 
     def _build(self, lr_schedule: Any) -> None:
+        """Make the network and the optimizer, in place of those of the base class."""
         self.network = Network(self._config)
         self.optimizer = self.optimizer_class(self.parameters(), lr=lr_schedule(1), **self.optimizer_kwargs)  # type: ignore[call-arg]
 
     def _score_places(self, obs: Any, masks: Any) -> tuple[MaskableDistribution, Tensor]:
+        """Return the distribution of actions and the values [B, 1]."""
         scores, values = self.network(obs)
         distribution = self.action_dist.proba_distribution(action_logits=scores.flatten(1))
         if masks is not None:
@@ -100,7 +102,9 @@ class Watcher(BaseCallback):
     def __init__(self) -> None:
         super().__init__()
         self.episodes: list[dict[str, Any]] = []
+        """Results of the episodes of this round."""
         self.allowance = Allowance()
+        """The remaining time of the run."""
 
     def _on_rollout_start(self) -> None:
         self.episodes = []
@@ -118,6 +122,7 @@ class Progress(Report):
     """Results of a round of placements and updates, or of steps of imitation. Unknown numbers are NaN."""
 
     round: int
+    """Number of reports so far, this one included."""
     seconds: Annotated[float, Column(form=".3f")]
     """Seconds of training, earlier runs included."""
     steps: int
@@ -131,11 +136,17 @@ class Progress(Report):
     mean_excess: float = math.nan
     """Mean initiation interval of the completed mappings minus the lower bound."""
     imitation_loss: float = math.nan
+    """Mean cross entropy of the imitated places, in nats."""
     policy_loss: float = math.nan
+    """Mean of PPO's clipped loss of the policy."""
     value_loss: float = math.nan
+    """Mean squared error of the values."""
     entropy: float = math.nan
+    """Mean entropy of the policy, in nats."""
     divergence: float = math.nan
+    """Approximate KL divergence of the last update of this round."""
     steps_per_second: float = math.nan
+    """Placements per second of the whole round."""
 
     @property
     def line(self) -> str:
@@ -156,7 +167,7 @@ FALLING = 0.6
 
 
 class Trainer(BaseTrainer[PpoConfig, Progress]):
-    """The trainer that the module describes.
+    """Trains the PPO mapper, as the docstring of the module describes.
 
     Parameters
     ----------
@@ -200,10 +211,12 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             except RuntimeError as error:
                 raise InputError("the policy's network is of other sizes than the configuration asks for") from error
         self.examples = Examples(limits_of(self.problems))
-        self._shown: list[tuple[int, int, list[int], list[int]]] = []
+        self._demonstrations: list[tuple[int, int, list[int], list[int]]] = []
+        """(number of the problem, initiation interval, tiles, slots) of each plan to imitate."""
         self._bodies: dict[int, Body] = {}
 
     def _make(self, environments: Sequence[Lesson]) -> MaskablePPO:
+        """Return the agent of sb3-contrib, with the settings of the configuration."""
         config = self.config
         model = MaskablePPO(
             MapperPolicy,
@@ -248,6 +261,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
 
     @property
     def _to_imitate(self) -> int:
+        """Number of imitation steps that are left."""
         return max(0, self.config.imitation_steps - self.imitated) if len(self.examples) else 0
 
     def demonstrate(self, number: int, plan: Plan) -> None:
@@ -258,14 +272,18 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         self._add_example(number, plan.ii, list(plan.tiles), list(plan.slots))
 
     def _add_example(self, number: int, ii: int, tiles: list[int], slots: list[int]) -> None:
-        body = self._bodies.setdefault(number, Body(self.problems[number]))
+        """Add a plan to imitate; raise InputError if its mapping is not legal."""
+        if number not in self._bodies:
+            self._bodies[number] = Body(self.problems[number])
+        body = self._bodies[number]
         self.examples.add(body, ii, tiles, slots)
-        self._shown.append((number, ii, tiles, slots))
+        self._demonstrations.append((number, ii, tiles, slots))
 
     def _iterate(self, allowance: Allowance) -> Progress:
         return self._imitate() if self._to_imitate else self._round(allowance)
 
     def _imitate(self) -> Progress:
+        """Do some imitation steps."""
         config = self.config
         rng = np.random.default_rng([self.seed, 1, self.imitated])
         losses = []
@@ -280,6 +298,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         return Progress(self.iteration, self.seconds, self.steps, self.episodes, imitation_loss=mean(losses))
 
     def _round(self, allowance: Allowance) -> Progress:
+        """Do one round of placements and updates; raise InterruptedIterationError if the time is over first."""
         model, began = self.model, self._clock()
         self._watcher.allowance = allowance
         with _seed_generators(self.seed, 2 + self.rounds) as first:
@@ -292,10 +311,10 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
                 raise InterruptedIterationError
             model.train()
         self.rounds += 1
-        told = model.logger.name_to_value
+        logged = model.logger.name_to_value
         ended = self._watcher.episodes
         self.episodes += len(ended)
-        whole_ones = [episode for episode in ended if not episode["failed"]]
+        completed = [episode for episode in ended if not episode["failed"]]
         report = Progress(
             round=self.iteration,
             seconds=self.seconds,
@@ -303,11 +322,11 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             episodes=self.episodes,
             success=mean([float(not episode["failed"]) for episode in ended]),
             mean_reward=mean([episode["reward"] for episode in ended]),
-            mean_excess=mean([float(episode["excess"]) for episode in whole_ones]),
-            policy_loss=float(told["train/policy_gradient_loss"]),
-            value_loss=float(told["train/value_loss"]),
-            entropy=-float(told["train/entropy_loss"]),
-            divergence=float(told["train/approx_kl"]),
+            mean_excess=mean([float(episode["excess"]) for episode in completed]),
+            policy_loss=float(logged["train/policy_gradient_loss"]),
+            value_loss=float(logged["train/value_loss"]),
+            entropy=-float(logged["train/entropy_loss"]),
+            divergence=float(logged["train/approx_kl"]),
             steps_per_second=model.n_steps * model.n_envs / max(self._clock() - began, 1e-9),
         )
         model.logger.name_to_value.clear()
@@ -342,11 +361,11 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
             "weights": checkpoint.plain_weights(self.network.state_dict()),
             "optimizer": self.model.policy.optimizer.state_dict(),
             "curriculum": self.curriculum.state_dict(),
-            "shown": [list(example) for example in self._shown],
+            "shown": [list(example) for example in self._demonstrations],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state; raise KeyError, TypeError, ValueError or similar if it is not one."""
+        """Continue from a state that :meth:`state_dict` returned; raise one of ``checkpoint.DAMAGE`` if it is not valid."""
         super().load_state_dict(state)
         self.rounds, self.imitated, self.episodes, steps = (int(counter) for counter in state["counters"])
         self.model.num_timesteps = steps

@@ -36,6 +36,7 @@ def pack_members(members: Sequence[Member]) -> list[dict[str, Any]]:
 
 
 def _pack_encoding(member: Member) -> dict[str, Tensor]:
+    """Encode the chromosome of a member, or the weights of its graph network."""
     encoding = member.encoding
     if isinstance(encoding, Chromosome):
         return {"prior": _tensor(encoding.prior), "temperature": _tensor(encoding.temperature)}
@@ -63,6 +64,7 @@ def unpack_members(packed: Sequence[dict[str, Any]], weights: int, tensors: tupl
 
 
 def _unpack_encoding(packed: dict[str, Any], weights: int, tensors: tuple[int, int, int]) -> Any:
+    """Decode a chromosome, or the weights of a graph network."""
     if "weights" in packed:
         return array_of(packed["weights"], np.float32, (weights,))
     return Chromosome(array_of(packed["prior"], np.float32, tensors), array_of(packed["temperature"], np.float32, tensors[:2]))

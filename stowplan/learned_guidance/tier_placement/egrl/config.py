@@ -24,10 +24,13 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
 
     # Networks
     hidden: Annotated[int, Range(1)] = 32
+    """Width of the hidden layers, a multiple of ``heads``."""
     heads: Annotated[int, Range(1)] = 4
+    """Number of attention heads."""
     depth: Annotated[int, Range(1)] = 3
     """Levels of the Graph U-Net."""
     critic_pooling: Literal["max", "mean"] = "mean"
+    """How the critic combines the embeddings of all layers."""
 
     # Population
     population: Annotated[int, Range(0)] = 20
@@ -35,7 +38,9 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
     boltzmann_fraction: Fraction = 0.2
     """Fraction of Boltzmann chromosomes in the first population."""
     elite_fraction: Fraction = 0.1
+    """Fraction of the members, the fittest, that stay unchanged; they are at least two."""
     tournament: Annotated[int, Range(1)] = 3
+    """Number of members that are drawn for a place in the next generation; the fittest of them gets it."""
     crossover_fraction: Fraction = 0.3
     """Fraction of the selected members that are crossed with an elite, or seeded by a graph network."""
     seeding: bool = True
@@ -51,8 +56,8 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
     reset_mutation: Fraction = 0.02
     """Fraction of the changed weights that are drawn again."""
     chromosome_moves: Annotated[float, Range(0.0)] = 1.3
-    """Mean number of tensors that a mutation of a chromosome moves to another tier; 0: all priors are multiplied by N(1,
-    0.1)."""
+    """Mean number of tensors that a mutation of a chromosome moves to another tier. If it is 0, all priors are multiplied by
+    random factors from a normal distribution of mean 1 and standard deviation 0.1."""
     temperatures: tuple[float, float] = (0.02, 0.1)
     """Range of the temperatures of the first chromosomes, which are drawn uniformly."""
     seeded_temperature: Annotated[float, Range(1e-06)] = 0.1
@@ -73,11 +78,11 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
     reevaluate: bool = False
     """Whether elites are evaluated again in each generation; otherwise they keep their fitness."""
     frozen: bool = False
-    """For attribution: the graph networks of the population keep their random initial weights."""
+    """Whether the graph networks of the population keep their random initial weights, to see what evolving them contributes."""
 
     # Learner
     learner: bool = True
-    """False for the ablation with evolution only."""
+    """Whether there is a learner, a soft actor-critic; False for the ablation with evolution only."""
     rollouts: Annotated[int, Range(0)] = 3
     """Number of noisy proposals of the learner's policy in each generation."""
     migrate_rollouts: bool = True
@@ -85,13 +90,19 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
     exploration: Fraction = 0.01
     """Fraction of the tensors that such a proposal places in a uniformly drawn tier."""
     updates_per_evaluation: Annotated[float, Range(0.0)] = 0.25
+    """Steps of the learner for each evaluation."""
     batch_size: Annotated[int, Range(1)] = 8
+    """Number of maps in a batch."""
     replay_size: Annotated[int, Range(1)] = 100_000
+    """Number of maps of all networks in the replay buffer."""
     actor_rate: Annotated[float, Range(0.0)] = 1e-3
+    """Learning rate of the actor."""
     critic_rate: Annotated[float, Range(0.0)] = 1e-3
+    """Learning rate of the critic."""
     entropy: Annotated[float, Range(0.0)] = 0.05
     """Weight of the policy's entropy."""
     discount: Fraction = 0.99
+    """Factor of the value of the next state (with ``bootstrap``)."""
     bootstrap: bool = False
     """Whether targets include the value of the next state, as if an episode did not end after its only step."""
     target_rate: Fraction = 1e-3

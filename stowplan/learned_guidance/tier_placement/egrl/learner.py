@@ -30,7 +30,9 @@ class Losses(NamedTuple):
     """Losses of one step."""
 
     critic: float
+    """Mean squared error of the critic's values."""
     actor: float
+    """Loss of the actor: minus the value of its policy, minus the weighted entropy, plus the weighted imitation loss."""
     entropy: float
     """Entropy of the policy in nats, averaged over tensors."""
     value_error: float
@@ -44,7 +46,7 @@ class Inputs:
         features = torch.from_numpy(graph.features)
         # Every episode begins with all tensors in the slowest tier.
         self.state = torch.cat([features, torch.zeros(len(features), PREVIOUS)], 1)[None]
-        """[1, N, F]"""
+        """[1, N, F] features of the layers, and the tiers of the previous proposal."""
         self.tiers = graph.tiers
         self.structure = Structure(len(features), graph.edges, depth)
         self.placed = torch.from_numpy(np.stack([graph.has_weights, np.ones(len(features), np.bool_)], axis=1))
@@ -88,12 +90,14 @@ class Learner:
             [B] their rewards.
         shown
             [N, 2] a map to imitate, or None.
+        rng
+            Source of the noise on actions.
         """
         config, inputs = self.config, self.inputs[network]
         states = inputs.state.expand(len(maps), -1, -1)
-        hot = functional.one_hot(torch.from_numpy(maps), inputs.tiers).float()
-        noise = torch.from_numpy(rng.normal(0.0, 1.0, tuple(hot.shape)).astype(np.float32))
-        actions = (hot + (config.action_noise * noise).clamp(-0.5, 0.5)).clamp(0.0, 1.0)
+        encoded = functional.one_hot(torch.from_numpy(maps), inputs.tiers).float()
+        noise = torch.from_numpy(rng.normal(0.0, 1.0, tuple(encoded.shape)).astype(np.float32))
+        actions = (encoded + (config.action_noise * noise).clamp(-0.5, 0.5)).clamp(0.0, 1.0)
         targets = torch.from_numpy(rewards)
         if config.bootstrap:
             targets = targets + config.discount * self._next_values(inputs, maps)
@@ -110,6 +114,7 @@ class Learner:
         return Losses(critic_loss.item(), actor_loss.item(), float(entropy), float(error))
 
     def _actor_loss(self, inputs: Inputs, shown: Ints | None) -> tuple[Tensor, Tensor]:
+        """Return the loss of the actor, and the entropy of its policy in nats."""
         # The state is the same at the beginning of every episode, so a batch of one is enough.
         logits = self.actor(inputs.state, inputs.structure)[0]
         log_policy = functional.log_softmax(logits, dim=-1)
@@ -125,6 +130,7 @@ class Learner:
         return loss, entropy.detach()
 
     def _as_actions(self, policy: Tensor) -> Tensor:
+        """Return a policy ``[..., T]`` as input of the critic; see ``EgrlConfig.actor_actions``."""
         if self.config.actor_actions == "soft":
             return policy
         return policy * functional.one_hot(policy.argmax(-1), policy.shape[-1])
@@ -176,7 +182,7 @@ class Learner:
         return {name: getattr(self, name).state_dict() for name in _PARTS} | {"steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state."""
+        """Continue from a state that :meth:`state_dict` returned."""
         for name in _PARTS:
             getattr(self, name).load_state_dict(state[name])
         self.steps = int(state["steps"])
@@ -186,6 +192,7 @@ _PARTS = ("actor", "critic", "target_actor", "target_critic", "actor_optimizer",
 
 
 def _step(optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module) -> None:
+    """Make one step of an optimizer, with clipped gradients."""
     optimizer.zero_grad(set_to_none=True)
     loss.backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_norm_(module.parameters(), CLIP)
@@ -193,6 +200,7 @@ def _step(optimizer: torch.optim.Optimizer, loss: Tensor, module: nn.Module) -> 
 
 
 def _follow(target: nn.Module, source: nn.Module, rate: float) -> None:
+    """Move the weights of a target network towards those of its source by a fraction ``rate`` of the difference."""
     with torch.no_grad():
         for old, new in zip(target.parameters(), source.parameters(), strict=True):
             old.lerp_(new, rate)

@@ -39,10 +39,13 @@ class Shape:
     features: int
     """Columns of a node, including the previous actions."""
     hidden: int
+    """Width of the hidden layers."""
     heads: int
+    """Number of attention heads."""
     depth: int
     """Number of levels; the first has no pooling."""
     tiers: int
+    """Number of tiers."""
 
 
 class Structure:
@@ -103,12 +106,13 @@ class RowNetwork(nn.Module):
             self._places[name] = (place, size)
             place += math.prod(size)
         self.row = nn.Parameter(torch.empty(place))
-        """[P]"""
+        """[P] all parameters, one after the other."""
         with torch.no_grad():
             for name, (place, size) in self._places.items():
                 _begin(name, self.row[place : place + math.prod(size)].view(size))
 
     def _sizes(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield name and shape of each parameter."""
         raise NotImplementedError
 
     def first_ranges(self) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]:
@@ -126,6 +130,7 @@ class RowNetwork(nn.Module):
         }
 
     def _node_sizes(self, columns: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """Yield name and shape of each parameter of the U-Net, for nodes with this number of columns."""
         hidden, heads = self.shape.hidden, self.shape.heads
         yield from _dense("first", columns, hidden)
         for number in range(2 * self.shape.depth - 1):
@@ -195,7 +200,8 @@ class Actor(RowNetwork):
         yield from _dense("tiers", hidden, 2 * self.shape.tiers)
 
     def forward(self, states: Tensor, structure: Structure, rows: Tensor | None = None) -> Tensor:
-        """Map ``[B, N, features]`` to logits ``[B, N, 2, tiers]``: weights, then outputs. ``rows`` [B, P]: own parameters."""
+        """Map ``[B, N, features]`` to logits ``[B, N, 2, tiers]``, for weights and outputs. ``rows`` [B, P] are parameters for
+        each graph; by default all graphs use those of the network."""
         parts = self._unpacked(rows)
         x = self._nodes(parts, states, structure)
         for name in ("layer0", "layer1"):
@@ -230,15 +236,18 @@ class Critic(RowNetwork):
 
 
 def _dense(name: str, inputs: int, outputs: int) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield name and shape of the parameters of a linear layer."""
     yield f"{name}.weight", (inputs, outputs)
     yield f"{name}.bias", (1, outputs)
 
 
 def _linear(parts: dict[str, Tensor], name: str, x: Tensor) -> Tensor:
+    """Apply a linear layer."""
     return x @ parts[f"{name}.weight"] + parts[f"{name}.bias"]
 
 
 def _wide(chosen: Tensor, x: Tensor) -> Tensor:
+    """Return indices ``[B, k]`` of nodes repeated for each column of ``x``, as gather and scatter require them."""
     return chosen[..., None].expand(-1, -1, x.shape[-1])
 
 

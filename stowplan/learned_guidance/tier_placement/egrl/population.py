@@ -27,12 +27,12 @@ PRIOR_CHANGE, TEMPERATURE_CHANGE = (1.0, 0.1), (0.95, 0.1)
 
 @dataclass(frozen=True, eq=False)
 class Chromosome:
-    """A policy for one network of N layers. It is immutable."""
+    """A policy for one network of N layers: probabilities are the softmax of prior / temperature. It is immutable."""
 
     prior: Floats
-    """[N, 2, T]"""
+    """[N, 2, T] a number for each tier, for the weights and for the output of each layer."""
     temperature: Floats
-    """[N, 2]"""
+    """[N, 2] a temperature for each tensor."""
 
     @classmethod
     def random(cls, layers: int, tiers: int, rng: np.random.Generator, temperatures: tuple[float, float]) -> Chromosome:
@@ -54,7 +54,7 @@ class Chromosome:
 
     @property
     def probabilities(self) -> Floats:
-        """[N, 2, T]"""
+        """The probabilities [N, 2, T] of tiers."""
         scaled = self.prior / self.temperature[..., None]
         scaled -= scaled.max(axis=-1, keepdims=True)
         raised = np.exp(scaled)
@@ -161,7 +161,8 @@ class Evolution:
     movable: Ints
 
     def next_generation(self, members: list[Member], visitors: Sequence[Member] = ()) -> list[Member]:
-        """Return as many members: first the unchanged elites, then selected members, crossed and mutated, without own fitness.
+        """Return as many members: first the unchanged elites, then selected members, crossed and mutated, which must be
+        evaluated.
 
         Parameters
         ----------
@@ -189,11 +190,14 @@ class Evolution:
         return selected
 
     def _tournament(self, ranked: list[Member]) -> Member:
+        """Draw some members and return the fittest of them; ``ranked`` is sorted by fitness."""
         entrants = self.rng.integers(len(ranked), size=self.config.tournament)
         # The members are sorted by fitness.
         return ranked[int(entrants.min())]
 
     def _cross(self, member: Member, elites: list[Member], networks: list[Member]) -> Member:
+        """Cross a member with a partner, with the probability of a crossing. If one of the two is a chromosome and the other a
+        graph network, the result is a chromosome that is seeded by the graph network."""
         if self.rng.random() >= self.config.crossover_fraction:
             return member
         other = self._mate(member, elites, networks)
@@ -223,6 +227,7 @@ class Evolution:
         return pool[int(self.rng.integers(len(pool)))]
 
     def _mutate(self, member: Member) -> Member:
+        """Mutate a member, with the probability of a mutation."""
         config = self.config
         if self.rng.random() >= config.mutation_fraction:
             return member
@@ -233,6 +238,7 @@ class Evolution:
         return member if config.frozen else replace(member, encoding=self._mutate_weights(encoding))
 
     def _mutate_weights(self, weights: Floats) -> Floats:
+        """Return a copy of the weights of a graph network in which some weights are changed or drawn again."""
         config, rng = self.config, self.rng
         places = np.flatnonzero(rng.random(len(weights)) < config.weight_fraction)
         kind = rng.random(len(places))
@@ -257,8 +263,8 @@ def restore_sizes(members: Sequence[Member], parents: Sequence[Member]) -> list[
         before = sorted((parent for parent in parents if parent.is_chromosome == kind), key=lambda parent: -parent.fitness)
         now = [member for member in members if member.is_chromosome == kind]
         # Sorting is stable, so elites stay among equals: they are first.
-        kept = sorted(range(len(now)), key=lambda at: -now[at].fitness)[: len(before)]
-        population += [now[at] for at in sorted(kept)]
+        fittest = sorted(range(len(now)), key=lambda at: -now[at].fitness)[: len(before)]
+        population += [now[at] for at in sorted(fittest)]
         staying = [parent for parent in before if all(parent is not member for member in now)]
-        population += staying[: len(before) - len(kept)]
+        population += staying[: len(before) - len(fittest)]
     return population

@@ -1,4 +1,4 @@
-"""Training of EGRL on one or more networks: generations of proposals and the learner's steps, in turn, in one process.
+"""Trains EGRL on one or more networks: generations of proposals and the learner's steps, in turn, in one process.
 
 In a generation, the members and the learner's policy propose maps for one network of layers, and all maps are evaluated. The
 graph networks of the population are shared by all networks of layers; each chromosome belongs to one.
@@ -42,6 +42,7 @@ class Progress(Report):
     """Results of a generation."""
 
     generation: int
+    """Number of the generation, from 1."""
     seconds: Annotated[float, Column(form=".3f")]
     """Seconds of training, earlier runs included."""
     evaluations: int
@@ -57,9 +58,9 @@ class Progress(Report):
     losses: Annotated[Losses | None, Column(("critic_loss", "actor_loss", "entropy", "value_error"))]
     """Means over this generation; None without steps of the learner."""
     evaluations_per_second: Annotated[float, Column(form=".1f")]
-    """Counts only the time of proposals and evaluations."""
+    """Evaluations per second of the time of proposals and evaluations."""
     steps_per_second: Annotated[float, Column(form=".2f")]
-    """Counts only the time of the learner's steps."""
+    """The learner's steps per second of the time of these steps."""
 
     @property
     def line(self) -> str:
@@ -75,7 +76,7 @@ class Progress(Report):
 
 
 class Trainer(BaseTrainer[EgrlConfig, Progress]):
-    """The trainer that the module describes.
+    """Trains EGRL, as the docstring of the module describes.
 
     Parameters
     ----------
@@ -121,9 +122,9 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self._owed_steps = 0.0
         """Steps of the learner that evaluations so far entitle it to."""
         self.members: list[Member] = []
-        """Members of the present generation: graph networks, and the chromosomes of its network."""
+        """Members of the current generation: graph networks, and the chromosomes of its network of layers."""
         self._set_aside: list[list[Member]] = []
-        """Chromosomes of each of the other networks."""
+        """Chromosomes of each of the other networks of layers."""
         self._first_members(weights)
         self._best_network = next((member for member in self.members if not member.is_chromosome), None)
         """The best graph network of the last generation that contained graph networks."""
@@ -143,21 +144,21 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         """Whether too few evaluations are left for a complete generation."""
         return self._count_proposals(self._members_to_evaluate()) > self.config.evaluations - self.evaluations
 
-    def _count_proposals(self, asked: Sequence[int]) -> int:
-        """Return the number of proposals of this generation."""
-        return len(asked) + (self.config.rollouts if self.config.learner else 0)
+    def _count_proposals(self, indices: Sequence[int]) -> int:
+        """Return the number of proposals of this generation, if the members with these indices are evaluated."""
+        return len(indices) + (self.config.rollouts if self.config.learner else 0)
 
     def _iterate(self, allowance: Allowance) -> Progress:
         """Do one generation and the learner's steps. It ends early if too few evaluations are left."""
         began, tally, number = self._clock(), Tally[Losses](), self._number
-        asked = self._members_to_evaluate()
-        planned = self._count_proposals(asked)
+        indices = self._members_to_evaluate()
+        planned = self._count_proposals(indices)
         count = min(planned, self.config.evaluations - self.evaluations)
         proposals: list[Ints] = []
         while len(proposals) < count:
             allowance.check()
-            proposals += self._make_proposals(asked[len(proposals) :], planned - len(asked))
-        visitors = self._evaluate(asked[:count], np.stack(proposals[:count]), tally)
+            proposals += self._make_proposals(indices[len(proposals) :], planned - len(indices))
+        visitors = self._evaluate(indices[:count], np.stack(proposals[:count]), tally)
         tally.acting_seconds = self._clock() - began
         if count < planned:
             raise InterruptedIterationError(self._report(self.generations + 1, tally))
@@ -172,6 +173,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         return self._report(self.generations, tally)
 
     def _report(self, generation: int, tally: Tally[Losses]) -> Progress:
+        """Return the report of a generation."""
         best = [network.best.speedup for network in self.networks if network.best.tiers is not None]
         return Progress(
             generation=generation,
@@ -222,11 +224,13 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         return self.generations % len(self.networks)
 
     def _members_to_evaluate(self) -> list[int]:
-        """Return the members to evaluate: those without fitness for this network; all if there is nothing else to evaluate."""
-        asked = [at for at, member in enumerate(self.members) if self.config.reevaluate or not member.is_judged]
-        return asked if asked or (self.config.learner and self.config.rollouts) else [*range(len(self.members))]
+        """Return the indices of the members to evaluate: those without a fitness for this network of layers. All members are
+        evaluated if there is nothing else to evaluate."""
+        indices = [at for at, member in enumerate(self.members) if self.config.reevaluate or not member.is_judged]
+        return indices if indices or (self.config.learner and self.config.rollouts) else [*range(len(self.members))]
 
     def _first_members(self, weights: Floats | None) -> None:
+        """Draw the first population; ``weights`` are those of one of its graph networks."""
         config = self.config
         count = round(config.boltzmann_fraction * config.population)
         rows = [self.learner.fresh_weights(self._rng) for _ in range(config.population - count)]
@@ -243,7 +247,8 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self._change_network(None, 0)
 
     def _change_network(self, before: int | None, now: int) -> None:
-        """Exchange the chromosomes of one network for another's, and forget the fitness of graph networks if it changes."""
+        """Exchange the chromosomes of one network of layers for those of another one. Graph networks must then be evaluated
+        again, because their fitness is for the earlier network of layers."""
         if before == now:
             return
         chromosomes = [member for member in self.members if member.is_chromosome]
@@ -253,9 +258,9 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         if before is not None:
             self._set_aside[before] = chromosomes
 
-    def _make_proposals(self, asked: Sequence[int], explorations: int) -> list[Ints]:
+    def _make_proposals(self, indices: Sequence[int], explorations: int) -> list[Ints]:
         """Return the next batch of members' proposals; after the last member also ``explorations`` proposals of the learner."""
-        encodings = [self.members[at].encoding for at in asked]
+        encodings = [self.members[at].encoding for at in indices]
         proposer = self._make_proposer(self._number)
         proposals = proposer.propose(encodings, self._rng)
         if len(proposals) == len(encodings):
@@ -263,31 +268,34 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         return proposals
 
     def _make_proposer(self, number: int) -> Proposer:
+        """Return the proposer for the network of layers with this index."""
         return Proposer(self.config, self.learner, self.networks[number], number)
 
-    def _evaluate(self, asked: Sequence[int], maps: Ints, tally: Tally[Losses]) -> list[Member]:
-        """Evaluate proposals ``[P, N, 2]``: those of the asked members, then those of the learner, returned as chromosomes.
+    def _evaluate(self, indices: Sequence[int], maps: Ints, tally: Tally[Losses]) -> list[Member]:
+        """Evaluate proposals ``[P, N, 2]``: those of the members with these indices, then those of the learner.
 
-        A repeated proposal is evaluated and counted again.
+        A repeated proposal is evaluated and counted again. Returns the learner's proposals as chromosomes, which take part in
+        selection.
         """
         number = self._number
-        members = [self.members[at] for at in asked]
+        members = [self.members[at] for at in indices]
         if self.config.repair:
             maps, members = self._make_proposer(number).rectify_proposals(maps, members)
         rewards = self.networks[number].evaluate(maps).tolist()
         for tiers, reward in zip(maps, rewards, strict=True):
             self.replay.add(number, tiers, reward)
-        for at, member, reward in zip(asked, members, rewards, strict=False):
+        for at, member, reward in zip(indices, members, rewards, strict=False):
             self.members[at] = Member(member.encoding, reward, is_judged=True)
         self.evaluations += len(maps)
         tally.results += rewards
         if not self.members or not self.config.migrate_rollouts:
             return []
         tiers_of = self.networks[number].graph.tiers
-        believed = (Chromosome.from_map(tiers, tiers_of, self.config.seeded_temperature) for tiers in maps[len(asked) :])
-        return [Member(each, reward, is_judged=True) for each, reward in zip(believed, rewards[len(asked) :], strict=True)]
+        chromosomes = (Chromosome.from_map(tiers, tiers_of, self.config.seeded_temperature) for tiers in maps[len(indices) :])
+        return [Member(each, reward, is_judged=True) for each, reward in zip(chromosomes, rewards[len(indices) :], strict=True)]
 
     def _next_generation(self, visitors: Sequence[Member]) -> None:
+        """Replace the members by the next generation, and go on to the next network of layers."""
         number = self._number
         if self.members:
             networks = [member for member in self.members if not member.is_chromosome]
@@ -297,6 +305,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         self._change_network(number, self._number)
 
     def _evolve(self, number: int, visitors: Sequence[Member]) -> list[Member]:
+        """Return the next generation of members; ``visitors`` also take part in selection."""
         evolution = Evolution(
             config=self.config,
             rng=self._rng,
@@ -380,7 +389,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state; raise KeyError, TypeError, ValueError or similar if it is not one."""
+        """Continue from a state that :meth:`state_dict` returned; raise one of ``checkpoint.DAMAGE`` if it is not valid."""
         super().load_state_dict(state)
         self.evaluations, self.generations = (int(counter) for counter in state["counters"])
         self._owed_steps = float(state["due"])
@@ -396,6 +405,7 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
             raise ValueError(f"counters {state['counters']}")
 
     def _unpack_members(self, number: int, packed: list[dict[str, Any]]) -> list[Member]:
+        """Decode members, whose chromosomes are for the network of layers with this index."""
         network = self.networks[number]
         shape = (len(network.problem.layers), 2, network.graph.tiers)
         return unpack_members(packed, len(self.learner.weights()), shape)

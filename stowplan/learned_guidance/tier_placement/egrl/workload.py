@@ -40,11 +40,13 @@ class Replay:
 
     def __init__(self, layers: list[int], size: int):
         self._room = max(1, size // len(layers))
+        """Largest number of maps of each network."""
         self._layers = layers
         # Each network has a ring of the same number of maps, with a byte for each tier.
         self._maps: list[list[npt.NDArray[np.int8]]] = [[] for _ in layers]
         self._rewards: list[list[float]] = [[] for _ in layers]
         self._added = [0] * len(layers)
+        """Number of maps of each network that have been added so far."""
 
     def add(self, network: int, tiers: Ints, reward: float) -> None:
         """Add a map ``[N, 2]``."""
@@ -62,22 +64,22 @@ class Replay:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the replay as plain values and tensors."""
-        maps = [np.array(kept, np.int8).reshape(-1, count, 2) for kept, count in zip(self._maps, self._layers, strict=True)]
+        maps = [np.array(ring, np.int8).reshape(-1, count, 2) for ring, count in zip(self._maps, self._layers, strict=True)]
         return {
             "added": list(self._added),
-            "maps": [torch.from_numpy(kept) for kept in maps],
-            "rewards": [torch.tensor(kept, dtype=torch.float32) for kept in self._rewards],
+            "maps": [torch.from_numpy(ring) for ring in maps],
+            "rewards": [torch.tensor(ring, dtype=torch.float32) for ring in self._rewards],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state; raise ValueError if it belongs to another replay."""
+        """Continue from a state that :meth:`state_dict` returned; raise ValueError if it belongs to another replay."""
         added = [int(count) for count in state["added"]]
-        maps, rewards = [kept.numpy() for kept in state["maps"]], [kept.tolist() for kept in state["rewards"]]
-        for count, layers, kept_maps, values in zip(added, self._layers, maps, rewards, strict=True):
+        maps, rewards = [ring.numpy() for ring in state["maps"]], [ring.tolist() for ring in state["rewards"]]
+        for count, layers, ring_maps, values in zip(added, self._layers, maps, rewards, strict=True):
             expected = (min(count, self._room), layers, 2)
-            if kept_maps.shape != expected or len(values) != len(kept_maps):
-                raise ValueError(f"found maps of shape {kept_maps.shape}, expected {expected}")
-        self._added, self._maps, self._rewards = added, [[*kept.astype(np.int8)] for kept in maps], rewards
+            if ring_maps.shape != expected or len(values) != len(ring_maps):
+                raise ValueError(f"found maps of shape {ring_maps.shape}, expected {expected}")
+        self._added, self._maps, self._rewards = added, [[*ring.astype(np.int8)] for ring in maps], rewards
 
 
 @dataclass
@@ -89,7 +91,7 @@ class Best:
     latency_ps: int | None = None
     """Latency in ps without noise."""
     tiers: Ints | None = None
-    """[N, 2]"""
+    """[N, 2] the map: tiers of the weights and of the output of each layer."""
     evaluations: int = 0
     """Number of evaluations of this network."""
     points: list[tuple[int, float]] = field(default_factory=list)
@@ -164,6 +166,7 @@ class Network:
         return REWARD_SCALE * (-float(epsilon) if epsilon > 0 else self._speedup(latency))
 
     def _speedup(self, latency_ps: int) -> float:
+        """The speedup of a latency over that of the compiler's map."""
         return self.chip.compiler_ps / latency_ps if latency_ps else 1.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -179,7 +182,7 @@ class Network:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from such a state."""
+        """Continue from a state that :meth:`state_dict` returned."""
         layers = len(self.problem.layers)
         speedup, latency, evaluations = state["best"]
         tiers = unpack_maps(state["best_tiers"], layers)
@@ -207,7 +210,7 @@ NODES_AT_ONCE = 20_000
 
 @dataclass(frozen=True, eq=False)
 class Proposer:
-    """Makes proposals ``[N, 2]``, tiers of weights and outputs, for the network with index ``number``."""
+    """Makes proposals ``[N, 2]``, tiers of weights and outputs, for the network of layers with the index ``number``."""
 
     config: EgrlConfig
     learner: Learner
@@ -216,6 +219,7 @@ class Proposer:
 
     @property
     def _rows_at_once(self) -> int:
+        """Largest number of graph networks in one forward pass."""
         return max(1, NODES_AT_ONCE // len(self.network.problem.layers))
 
     def propose(self, encodings: Sequence[Encoding], rng: np.random.Generator) -> list[Ints]:
@@ -244,8 +248,8 @@ class Proposer:
         """Return a proposal of the learner's policy, with some tensors in uniformly drawn tiers."""
         probabilities = self.learner.posterior(self.number)
         tiers = draw(probabilities, rng)
-        anywhere = rng.random(tiers.shape) < self.config.exploration
-        return self._clear_missing_weights(np.where(anywhere, rng.integers(probabilities.shape[-1], size=tiers.shape), tiers))
+        is_random = rng.random(tiers.shape) < self.config.exploration
+        return self._clear_missing_weights(np.where(is_random, rng.integers(probabilities.shape[-1], size=tiers.shape), tiers))
 
     def _clear_missing_weights(self, tiers: Ints) -> Ints:
         """Return tiers with 0 for layers without weights."""

@@ -13,9 +13,9 @@ half-open, and flags are 0 or 1.
 * *dropped*, at ``at.at_dropped``: a flag for each alias group, set where Drop-backup forbids to place it
 * *rows*, at ``at.at_rows``: :data:`ROW` cells for each move
 
-Row ``n`` has two independent parts: residency ``n``; and what the move at position ``n`` has changed, with the old values, so
-that the move can be undone. There are never more residencies than moves made, so all rows from ``position`` on are unused, and
-only a prefix of the vector matters (``readers.used``). A copy of the vector is a copy of the state.
+Row ``n`` has two independent parts: residency ``n``; and the old values of everything that the move at position ``n`` has
+changed, so that the move can be undone. There are never more residencies than moves made, so all rows from ``position`` on are
+unused, and only a prefix of the vector matters (``readers.used``). A copy of the vector is a copy of the state.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LAST_TO_END = 7
 LEGAL = 8
 """Bit ``action`` is set if the action (0 Copy, 1 NoCopy, 2 Drop) is legal in the current move; 0 once the game is over."""
 PLACEMENTS = 9
-"""What Copy would occupy, then what NoCopy would: :data:`PLACEMENT` cells each, all -1 if the action is illegal."""
+"""The placement of Copy, then that of NoCopy: :data:`PLACEMENT` cells each, all -1 if the action is illegal."""
 
 PLACEMENT = 5
 PLACE_START, PLACE_END, PLACE_OFFSET = 0, 1, 2
@@ -68,7 +68,7 @@ FLAGS = 2
 HELD = 1
 """The latest residency has the current content."""
 INPUT_FAST = 2
-"""The latest input move was Copy or NoCopy, and its visit has no output move or that is still to come."""
+"""The latest input move was Copy or NoCopy, and its visit has no output move, or has one that is still to be made."""
 BINDS = 4
 """Placements constrain later moves, so that dropping all of them is not possible."""
 GROUP_FAST = 8

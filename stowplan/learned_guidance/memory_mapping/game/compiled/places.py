@@ -1,7 +1,7 @@
 """Finds free space in a compiled state: offsets in fast memory, and copy windows on the channel.
 
-Offsets: the residencies are in a linked list by their ends. New moves concern steps near the end of what is placed, so that a
-walk from the residency that ends last meets few that do not matter.
+Offsets: the residencies are in a linked list by their ends. New moves concern steps near the end of the placed residencies, so
+that a walk from the residency that ends last meets few residencies that end too early to be in the way.
 
 Windows: equation 6 of the paper forbids certain overlaps of copy windows; marks on the slots tell which. A window of one slot
 is in conflict with another window if the slot is strictly inside that one (mark INTERIOR). A longer window is in conflict if
@@ -61,7 +61,10 @@ def lowest_offset(data: Ints, rows: int, start: int, end: int, size: int, alignm
 
 @njit_inner
 def highest_offset(data: Ints, rows: int, start: int, end: int, size: int, alignment: int, capacity: int) -> int:
-    """The highest such offset: the mirror image of :func:`lowest_offset`."""
+    """The highest aligned offset at which ``size`` bytes are free during the steps ``[start, end)``; negative if there is none.
+
+    This is the mirror image of :func:`lowest_offset`.
+    """
     offset = (capacity - size) // alignment * alignment
     is_moved = True
     while is_moved and offset >= 0:
@@ -182,9 +185,9 @@ def book(data: Ints, slots: int, demand: int, first: int, last: int, from_end: b
     """Use the supply of a window for a copy: from its last slot backwards (copy-in), or from its first one on (copy-out)."""
     for index in range(last - first):
         cell = slots + layout.SLOT * (last - 1 - index if from_end else first + index)
-        taken = min(data[cell + layout.SUPPLY_PS], demand)
-        data[cell + layout.SUPPLY_PS] -= taken
-        demand -= taken
+        amount = min(data[cell + layout.SUPPLY_PS], demand)
+        data[cell + layout.SUPPLY_PS] -= amount
+        demand -= amount
     for slot in range(first, last):
         data[slots + layout.SLOT * slot + layout.MARKS] += _marks(slot, first, last)
 
@@ -198,6 +201,7 @@ def unmark(data: Ints, slots: int, first: int, last: int) -> None:
 
 @njit_inner
 def _marks(slot: int, first: int, last: int) -> int:
+    """The sum of the marks that the window of the slots ``[first, last)`` sets on one of its slots."""
     marks = layout.COVERED
     if slot < last - 1:
         marks += layout.CROSSED

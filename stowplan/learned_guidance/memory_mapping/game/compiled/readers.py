@@ -46,7 +46,8 @@ def action_of(tables: Tables, data: Ints, position: int) -> int:
 
 @njit_inner
 def placement(data: Ints, action: int) -> tuple[int, int, int]:
-    """Start, end and offset of what Copy or NoCopy would newly occupy in the current move; -1 if the action is illegal."""
+    """The memory that Copy or NoCopy would newly occupy in the current move: the first step, the boundary at its end, and the
+    offset; all -1 if the action is illegal."""
     cell = layout.PLACEMENTS + layout.PLACEMENT * action
     return data[cell + layout.PLACE_START], data[cell + layout.PLACE_END], data[cell + layout.PLACE_OFFSET]
 

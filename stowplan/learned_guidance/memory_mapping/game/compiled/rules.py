@@ -46,7 +46,7 @@ def reset(tables: Tables, data: Ints) -> None:
 
 @njit
 def find_legal_actions(tables: Tables, data: Ints) -> None:
-    """Find the legal actions of the current move, and what they would occupy."""
+    """Find the legal actions of the current move, and the memory and slots that each would occupy."""
     for cell in range(layout.LEGAL, layout.HEAD):
         data[cell] = -1
     data[layout.LEGAL] = 0
@@ -75,6 +75,7 @@ def find_legal_actions(tables: Tables, data: Ints) -> None:
 
 @njit_once
 def _may_drop(move: MoveRow, flags: int, slow_from: int) -> bool:
+    """Whether Drop is legal in a move, given the cells of its tensor."""
     if flags & layout.GROUP_FAST:
         return False
     if move.is_output:
@@ -84,7 +85,8 @@ def _may_drop(move: MoveRow, flags: int, slow_from: int) -> bool:
 
 @njit_once
 def _place_copy(tables: Tables, data: Ints, move: MoveRow, cell: int) -> bool:
-    """Find a window and a place for Copy; ``cell`` is the index of the tensor's cells in ``data``."""
+    """Find a window and an offset for Copy, and return whether there are any; ``cell`` is the index of the tensor's cells in
+    ``data``."""
     program = tables.program[0]
     home = data[cell + layout.LATEST]
     if move.is_output:
@@ -111,7 +113,7 @@ def _place_copy(tables: Tables, data: Ints, move: MoveRow, cell: int) -> bool:
 
 @njit_once
 def _place_nocopy(tables: Tables, data: Ints, move: MoveRow, cell: int) -> bool:
-    """Find a place for NoCopy."""
+    """Find an offset for NoCopy, and return whether there is one; ``cell`` is the index of the tensor's cells in ``data``."""
     home = data[cell + layout.LATEST]
     if not move.is_output:
         if home < 0 or not data[cell + layout.FLAGS] & layout.HELD:
@@ -124,7 +126,8 @@ def _place_nocopy(tables: Tables, data: Ints, move: MoveRow, cell: int) -> bool:
 
 @njit_inner
 def _place(tables: Tables, data: Ints, move: MoveRow, action: int, start: int, end: int, home: int) -> bool:
-    """Place a new residency for the steps ``[start, end)``, or extend the residency ``home`` up to ``end``."""
+    """Place a new residency for the steps ``[start, end)``, or extend the residency ``home`` up to ``end``, and return whether
+    this is possible."""
     program = tables.program[0]
     rows, size = program.at_rows, move.bytes
     cell = layout.PLACEMENTS + layout.PLACEMENT * action
@@ -153,12 +156,12 @@ def _place(tables: Tables, data: Ints, move: MoveRow, action: int, start: int, e
     return True
 
 
-# ----------------------------------------------------------------------------------------------------- what actions do
+# -------------------------------------------------------------------------------------------------- effects of actions
 
 
 @njit_once
 def _make_move(tables: Tables, data: Ints, action: int) -> None:
-    """Make the current move, and save in its row what is needed to undo it."""
+    """Make the current move, and save in its row the old values that are needed to undo it."""
     program = tables.program[0]
     position = data[layout.POSITION]
     move = tables.moves[position]
@@ -259,6 +262,7 @@ def _undo_move(tables: Tables, data: Ints) -> None:
 
 @njit_inner
 def _set_flags(data: Ints, cell: int, flags: int) -> None:
+    """Set the flags of the tensor whose cells begin at ``cell``, and count the tensors that bind later moves."""
     data[layout.BINDING] += ((flags & layout.BINDS) - (data[cell + layout.FLAGS] & layout.BINDS)) // layout.BINDS
     data[cell + layout.FLAGS] = flags
 

@@ -35,7 +35,7 @@ class CompiledGame(Game):
     def unit_ps(self) -> int:
         """The unit of returns for learning, which makes programs comparable: the return of the greedy game (ps).
 
-        It is at least an eighth of the difference between all slow and the floor, so that returns stay below about eight units
+        It is at least an eighth of the time that fast memory could save at most, so that returns stay below about eight units
         if the greedy game is bad; and at least 1.
         """
         greedy = play_greedy(self.tables, self.tables.initial.copy())
@@ -84,14 +84,16 @@ class CompiledState:
 
     @property
     def placements(self) -> Ints:
-        """Start, end and offset of what each action would newly occupy, shape (3, 3); -1 for Drop and illegal actions."""
+        """The memory that each action would newly occupy: rows (first step, boundary at the end, offset), shape (3, 3). A row
+        is -1 for Drop and for illegal actions."""
         placements = np.full((3, 3), -1, np.int64)
         placements[:2] = self.data[layout.PLACEMENTS : layout.HEAD].reshape(2, layout.PLACEMENT)[:, :3]
         return placements
 
     @property
     def benefit_ps(self) -> int:
-        """The reward of Copy or NoCopy now (ps), if it is legal and does not lead back; 0 once the game is over."""
+        """The reward of Copy or NoCopy in the current move (ps), if the action is legal and Drop-backup does not undo it; 0
+        once the game is over."""
         return int(present_benefit(self.game.tables, self.data))
 
     @property
@@ -110,9 +112,9 @@ class CompiledState:
         """Make several moves; returns the sum of their rewards (ps). Raises ValueError at the first illegal one."""
         before = self.return_ps
         array = np.asarray(actions, dtype=np.int64)
-        played = int(play_actions(self.game.tables, self.data, array))
-        if played < len(array):
-            raise ValueError(f"action {array[played]}, number {played} of the list, is not legal in move {self.position}")
+        count = int(play_actions(self.game.tables, self.data, array))
+        if count < len(array):
+            raise ValueError(f"action {array[count]}, number {count} of the list, is not legal in move {self.position}")
         return self.return_ps - before
 
     def copy(self) -> CompiledState:
@@ -140,8 +142,8 @@ class CompiledState:
     @property
     def fast_uses(self) -> list[int]:
         """Numbers of the uses that are fast, ascending."""
-        made = zip(self.game.moves, self.actions, strict=False)
-        return sorted(use for move, action in made if action != Action.DROP for use in move.uses)
+        decisions = zip(self.game.moves, self.actions, strict=False)
+        return sorted(use for move, action in decisions if action != Action.DROP for use in move.uses)
 
     def plan(self) -> Plan:
         """The plan of a finished game, all slow if it was lost; raises ValueError before the end."""
@@ -150,6 +152,7 @@ class CompiledState:
         return plan_of(self.game.problem, self.return_ps, self.residencies, self.copies, self.fast_uses)
 
     def _rows(self) -> Ints:
+        """The rows of the state as an array of shape (moves, ``layout.ROW``)."""
         return self.data[self.game.tables.program[0].at_rows :].reshape(-1, layout.ROW)
 
 

@@ -26,17 +26,21 @@ class ProgramRow:
     """The program as a whole, and where the sections of a state begin (``layout.py``); one row."""
 
     capacity: int
-    """Bytes."""
+    """Capacity of fast memory in bytes."""
     alignment: int
-    """Bytes."""
+    """Alignment of offsets in bytes."""
     moves: int
+    """Number of moves."""
     slots: int
+    """Number of slots of the copy channel."""
     strict: int
     """1 with strict copy windows."""
     drop_backup: int
+    """1 with Drop-backup."""
     large: int
     """Bytes from which on a buffer gets the lowest free offset; smaller ones get the highest."""
     at_tensors: int
+    """Index in a state at which the section of tensors begins; likewise for the other sections."""
     at_slots: int
     at_latencies: int
     at_pieces: int
@@ -45,7 +49,7 @@ class ProgramRow:
 
 
 class MoveRow:
-    """A move as in ``game.py``, with the data of its tensor that it needs."""
+    """A move, with the data of its tensor that it needs. Fields without a comment are those of ``game.Move``."""
 
     tensor: int
     start: int
@@ -63,7 +67,9 @@ class MoveRow:
     alias_group: int
     """-1 for none."""
     is_uniform: int
+    """1 if all uses of the tensor must be fast or all slow."""
     may_copy: int
+    """1 if the tensor may be copied."""
     bytes: int
     """Size of the tensor."""
     demand: int
@@ -75,12 +81,14 @@ class MoveRow:
     later: int
     """The next move of the same tensor; -1 for none."""
     first_part: int
+    """Index of its first part."""
 
 
 class PartRow:
     """The effect of a move on one step if it is fast."""
 
     step: int
+    """Number of the step."""
     first_piece: int
     """Cell of the step's first piece among the state's pieces; its other pieces follow."""
     first_change: int
@@ -110,6 +118,7 @@ class Tables(NamedTuple):
     moves: Sequence[MoveRow]
     """[M + 1]"""
     parts: Sequence[PartRow]
+    """[parts of all moves]"""
     slots: Sequence[SlotRow]
     """[K + 1]"""
     changes: Ints
@@ -186,6 +195,7 @@ def build_tables(game: Game) -> Tables:
 
 
 def _moves(game: Game) -> Columns:
+    """The columns of the table of moves, without ``first_part``."""
     tensors, slots = game.problem.tensors, game.slots
     columns: Columns = {
         name: [int(getattr(move, name)) for move in game.moves]
