@@ -1,4 +1,7 @@
-"""Compares two plans of one problem: which decisions differ, and how the objective and other figures change."""
+"""Compares two plans of one problem: which decisions differ, and how the objective and other figures change.
+
+The command ``stowplan compare`` uses it. A *decision* is one choice that a plan makes, such as the offset of one buffer.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,26 @@ from stowplan.verification import Verification
 
 
 class PlanComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """The differences of a second plan from a first one."""
+    """The differences between two plans of one problem, seen from the first plan."""
 
     kind: str
+    """Name of the kind of problem, such as ``packing``."""
     unit: str
+    """Name of the unit of the objectives, such as ``bytes``."""
     first: int
     """Objective of the first plan in ``unit``, recomputed by the verifier; smaller is better."""
     second: int
-    """Objective of the second plan, likewise."""
+    """Objective of the second plan in ``unit``, also recomputed by the verifier."""
     difference: int
     """``second - first``: negative if the second plan is better."""
     percent: float | None
-    """The difference in per cent of the first objective; None if that is 0, or if the unit encodes two numbers in one."""
+    """The difference in per cent of the first objective. It is None if the first objective is 0, or if an objective encodes two
+    numbers in one integer, so that ratios mean nothing."""
     facts: dict[str, tuple[int | float | None, int | float | None]]
-    """The figures of the kind that differ between the plans, such as stalls or bytes moved: values of the first and second."""
+    """The figures of ``Kind.facts`` that differ between the plans, such as stalls or bytes moved, as pairs (value in the first
+    plan, value in the second plan)."""
     parts: tuple[Part, ...]
-    """The groups of decisions that the plans consist of, including those without a change."""
+    """The changes, one entry for each sort of decision, such as all offsets. Sorts without a change are included."""
 
     @property
     def is_same(self) -> bool:
@@ -39,7 +46,7 @@ class PlanComparison(msgspec.Struct, frozen=True, kw_only=True):
 def compare_plans(
     problem: Any, first: Any, second: Any, names: tuple[str, str] = ("first plan", "second plan")
 ) -> PlanComparison:
-    """Verify two plans and list what the second does differently.
+    """Verify two plans and list the decisions that the second makes differently.
 
     Parameters
     ----------
@@ -53,12 +60,12 @@ def compare_plans(
     Returns
     -------
     PlanComparison
-        Both objectives, and the changed decisions as the kind describes them (``Kind.decisions``).
+        Both objectives, the figures that differ, and the changed decisions as the kind describes them (``Kind.decisions``).
 
     Raises
     ------
     InputError
-        A plan is of another kind, for another problem, or not valid.
+        A plan belongs to another kind or to another problem, or the verifier rejects it.
     """
     kind = kind_of(problem)
     unit = kind.unit_for(problem)
@@ -78,7 +85,10 @@ def compare_plans(
 
 
 def _verify(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verification[Any]:
-    """The verifier's report on a plan; raises InputError if the plan is not valid."""
+    """Returns the verifier's report on a valid plan; raises InputError as :func:`compare_plans` does.
+
+    ``name`` is the plan's name in the error message.
+    """
     if not isinstance(plan, kind.plan):
         raise InputError(f"found {describe_plan(plan)}, expected a plan of {kind.name}", source=name)
     if plan.problem != problem.digest:
@@ -91,7 +101,7 @@ def _verify(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verific
 
 
 def _differing_facts(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[int | float | None, int | float | None]]:
-    """The entries of two dictionaries whose numbers differ, as pairs; a value that is no number counts as None."""
+    """The entries of two dictionaries whose numbers differ, as pairs. A missing value, or one that is no number, is None."""
 
     def number(value: object) -> int | float | None:
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None

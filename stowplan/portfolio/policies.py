@@ -1,7 +1,9 @@
 """Trained policies for learned candidates: which file to load, whether it is available, and which share of a run it may use.
 
-To start torch takes some seconds of a worker that other candidates could use. A run therefore includes a learned candidate by
-default only if this is a small part of its time, or if a worker would otherwise be idle. Asked for by name, it always runs.
+A *policy* is a neural network that gives a probability for each decision of a plan. A *learned candidate* is a method of a run
+of ``solve`` that makes plans with a policy. Starting torch occupies a worker process for some seconds in which another
+candidate could search. By default, a run therefore includes a learned candidate only if its start and its work take a small
+part of the time limit, or if a worker would otherwise be idle. A learned candidate that the user names always runs.
 """
 
 from __future__ import annotations
@@ -26,14 +28,17 @@ T = TypeVar("T")
 #: Seconds that torch and a policy need to start, on one idle core.
 START_SECONDS = 3.0
 
-#: The largest part of the time limit that a policy may take away from other candidates without being asked for by name, and the
-#: largest part that it gets at all.
+#: A learned candidate that needs more than POLICY_SHARE of the time limit runs only if the user names it, unless a worker is
+#: idle. In no case does its share of the time limit exceed MOST_SHARE.
 POLICY_SHARE, MOST_SHARE = 0.05, 0.5
 
 
 @cache
 def _digest(path: Path, changed_ns: int, size: int) -> str:
-    """sha256 of a file. It is cached because hashing takes longer than everything else a call does before the plan cache."""
+    """The SHA-256 hash of a file, which is cached as long as the file's time of change and its size stay the same.
+
+    Without this cache, hashing would take longer than everything else that a call does before it looks into the plan cache.
+    """
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
@@ -44,13 +49,13 @@ class PolicySource(Generic[T]):
     file: str
     """Name of the checkpoint that comes with the package, in ``learned_guidance/checkpoints``."""
     variable: str
-    """Environment variable that names another file."""
+    """Name of the environment variable with which users name another file."""
     command: str
-    """Command that trains a policy."""
+    """Command that trains a policy, for error messages."""
     training: str = ""
     """How the package's checkpoint was trained, as text for the report."""
     read: Callable[[Path], T] | None = None
-    """Imports the code that uses the policy and reads a checkpoint file."""
+    """Function that imports the code of the policy, reads a checkpoint file, and returns the policy."""
 
     @property
     def path(self) -> Path:
@@ -60,20 +65,20 @@ class PolicySource(Generic[T]):
 
     @property
     def digest(self) -> str:
-        """sha256 of the file."""
+        """SHA-256 hash of the file, in hexadecimal digits."""
         status = self.path.stat()
         return _digest(self.path, status.st_mtime_ns, status.st_size)
 
     @property
     def file_and_digest(self) -> str:
-        """File name and sha256, for the provenance of plans that the policy led to."""
+        """File name and SHA-256 hash, for the provenance of plans that the policy led to."""
         return f"{self.path.name} sha256:{self.digest}"
 
     def load(self, path: Path | None = None) -> T:
         """Load the policy in ``path``, by default :attr:`path`; raises InputError if the file is no policy or is damaged."""
         import torch
 
-        # Other candidates use the other cores, and floating-point sums must not depend on the number of cores.
+        # The other cores are for other candidates, and floating-point sums must not depend on the number of cores.
         torch.set_num_threads(1)
         assert self.read is not None
         return self.read(path or self.path)
@@ -88,7 +93,7 @@ class PolicySource(Generic[T]):
         unavailable: str = "",
         always: bool = False,
     ) -> Candidate:
-        """The learned candidate of a kind. If it cannot run, the candidate carries the reason.
+        """Describe the learned candidate of a kind. If it cannot run, ``Candidate.unavailable`` gives the reason.
 
         Parameters
         ----------
@@ -103,7 +108,7 @@ class PolicySource(Generic[T]):
         unavailable
             Why the candidate cannot work on this problem; empty if it can.
         always
-            Whether to run it by default however long it takes, because no other candidate finds a plan as early.
+            Whether to run the candidate by default however long it takes, because no other candidate finds a plan as early.
         """
         checkpoint = None
         if unavailable:
@@ -117,7 +122,8 @@ class PolicySource(Generic[T]):
             checkpoint = self.digest
         share = (START_SECONDS + seconds) / options.time_limit
         by_name_only = not always and others >= options.workers and share > POLICY_SHARE
-        # On a busy machine the candidate takes several times as long, and it must not be stopped just before its first plan.
+        # With `always`, the share is as large as possible: on a busy machine the candidate takes several times as long, and it
+        # must not be stopped just before its first plan.
         share = MOST_SHARE if always else min(share, MOST_SHARE)
         training = "" if os.environ.get(self.variable) else self.training
         return Candidate(

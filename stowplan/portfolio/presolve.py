@@ -1,4 +1,8 @@
-"""Helpers for candidates of several kinds: the presolver of small problems, threads in the caller's process, and reports."""
+"""Helpers that candidates of several kinds share: the presolver for small problems, threads in the caller's process, reports.
+
+A *candidate* is one method of a run of ``solve``, which finds plans or bounds. A kind's ``candidates`` module uses these
+helpers to describe its candidates and to report what they find.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from stowplan.kernel.kind import Candidate
 from stowplan.models.outcome import Outcome
 
 #: The candidate that runs before all others on small problems, in a thread of the calling process, like the pre-solvers of
-#: algorithm portfolios (Xu et al. 2008, SATzilla). If it proves its plan optimal, the others are never started, because
-#: starting a process would take longer than the work. Otherwise the others run as usual. Deterministic runs have no presolver.
+#: algorithm portfolios (Xu et al. 2008, SATzilla). If it proves its plan optimal, no other candidate is started, which saves
+#: the start of a process. Otherwise the others run as usual. Deterministic runs have no presolver.
 PRESOLVER = Candidate("presolve", "exact", share=0.25, place="thread", turn="presolver")
 
 #: Seconds that a presolver may take.
@@ -19,16 +23,16 @@ PRESOLVE_SECONDS = 1.5
 
 
 def in_caller(candidate: Candidate, options: Options) -> Candidate:
-    """The candidate, run in a thread of the calling process up to the time limit.
+    """Returns the candidate, changed so that it runs in a thread of the calling process, up to the time limit.
 
     This suits candidates whose loops are machine code that releases the interpreter lock. If the options limit memory, the
-    candidate keeps its own process, because such limits apply to processes.
+    candidate is returned unchanged and has a process of its own, because such limits apply to processes.
     """
     return replace(candidate, place="compiled thread") if options.memory_limit is None else candidate
 
 
 class Overload(Protocol):
-    """A proof by simple counting that no plan exists, as the bounds of a kind find it."""
+    """A proof by counting that no plan exists. For example, more bytes are live at one moment than the memory has."""
 
     @property
     def reason(self) -> str:
@@ -36,12 +40,12 @@ class Overload(Protocol):
 
 
 def presolve_seconds(context: Context) -> float:
-    """Seconds that a presolver may take."""
+    """Seconds that a presolver may still take: at most :data:`PRESOLVE_SECONDS`, and no more than the run has left."""
     return min(PRESOLVE_SECONDS, context.remaining())
 
 
 def report_if_overloaded(context: Context, overload: Overload | None) -> bool:
-    """Report that no plan exists if ``overload`` proves so; returns whether it does."""
+    """Report that no plan exists, unless ``overload`` is None; returns whether it was reported."""
     if overload is not None:
         context.note(overload.reason)
         context.proven_infeasible("load")
@@ -49,7 +53,7 @@ def report_if_overloaded(context: Context, overload: Overload | None) -> bool:
 
 
 def report_proof(context: Context, outcome: Outcome[Any], source: str) -> None:
-    """Report what an exact model has proven: its lower bound, or that no plan exists."""
+    """Report, under the name ``source``, what an exact model has proven: a lower bound, or that no plan exists."""
     if outcome.status == "infeasible":
         context.proven_infeasible(source, {"explanation": outcome.reason} if outcome.reason else None)
     if outcome.bound is not None:

@@ -1,4 +1,4 @@
-"""Random numbers for compiled code; the sequence is the same if the code is interpreted."""
+"""A random number generator for code that Numba compiles; the numbers are the same if the code is interpreted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from stowplan.compiled import njit_inner
 
 @njit_inner
 def random_below(chance: npt.NDArray[np.int64], below: int) -> int:
-    """A random number from 0 to ``below - 1`` (xorshift). ``chance`` [1] is the state of the generator, which is not 0."""
+    """A random number from 0 to ``below - 1``, by the xorshift method.
+
+    ``chance``, an array with one element, is the state of the generator. The state must not be 0; the call advances it.
+    """
     x = chance[0]
     x ^= (x << 13) & 0x7FFFFFFFFFFFFFFF
     x ^= x >> 7

@@ -1,4 +1,7 @@
-"""Limits and callbacks that candidates pass to the solvers of exact models."""
+"""Limits and callbacks that candidates pass to the solvers of exact models.
+
+An *exact model* is a mathematical program (MILP or CP-SAT) whose optimum is an optimal plan. Its ``solve`` takes these limits.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,22 @@ class SolverLimits(TypedDict):
     """Keyword arguments that every exact model's ``solve`` takes."""
 
     time_limit: float
+    """Time limit in seconds."""
     deterministic_limit: float | None
+    """Limit on the solver's work, in the solver's own deterministic seconds; None if only the time counts."""
     seed: int
+    """Seed of the solver's random numbers."""
     should_stop: Callable[[], bool]
+    """Function that the solver calls while it runs; True ends the solve."""
 
 
 class SolverOptions(SolverLimits):
     """Keyword arguments of models that also report better plans and bounds while they run."""
 
     on_plan: Callable[[Any], None]
+    """Function that the solver calls with each better plan."""
     on_bound: Callable[[int], None]
+    """Function that the solver calls with each better lower bound, in the unit of the objective."""
 
 
 def solver_limits(context: Context, rate: Rate, *, seconds: float | None = None) -> SolverLimits:
@@ -33,9 +42,10 @@ def solver_limits(context: Context, rate: Rate, *, seconds: float | None = None)
     context
         The context of the candidate.
     rate
-        The solver's work in a deterministic run, in the solver's own deterministic seconds for a second of the work limit.
+        How many of its own deterministic seconds the solver may use for each second of the work limit of a deterministic run.
     seconds
-        Time limit in seconds; by default all time that may be left, since ``should_stop`` ends the candidate's share.
+        Time limit in seconds. By default it is the most time that the candidate may still get (:meth:`Context.longest`), since
+        ``should_stop`` becomes true at the end of the candidate's share.
     """
     return {
         "time_limit": context.longest() if seconds is None else seconds,

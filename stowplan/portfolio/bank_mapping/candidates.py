@@ -1,7 +1,8 @@
 """The candidates for bank mapping, as functions of (problem, context).
 
-A plan chooses an *option* for every operator, that is, a layout over the banks for each tensor that it reads or writes, and
-decides which tensors stay on chip.
+A scratchpad consists of many equal *banks* that work in parallel, and a *layout* says how a tensor is spread over them. A plan
+chooses an *option* for every operator, that is, a layout for each tensor that it reads or writes, and decides which tensors
+stay on chip. :mod:`.choose` explains *propagation* and *local mapping*, two ways to choose options.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def agrees(problem: Problem, options: Sequence[int]) -> bool:
-    """Whether all writers of each tensor write the same layout. Heuristics try to ensure that, but rules may contradict."""
+    """Whether all writers of each tensor write it in the same layout. Heuristics try to ensure this, but cannot always."""
     for tensor, writers in enumerate(problem.writers):
         layouts = {choose.written_layout(problem, number, options[number], tensor) for number in writers}
         if len(layouts) > 1:
@@ -37,8 +38,9 @@ def search(problem: Problem, context: Context) -> None:
     """The heuristic: the plan of propagation, then local search from several mappings.
 
     Local search alternates between two steps as long as the plan improves: descent over the options, and the choice of the
-    tensors that stay on chip. It starts from the fixed point of propagation and from two other mappings; although the fixed
-    point is better than a single pass of propagation, descent from the latter sometimes ends lower.
+    tensors that stay on chip. It starts from three mappings: the fixed point of propagation, a single pass of propagation, and
+    local mapping (:mod:`.choose`). The fixed point is better than the single pass, but descent from the single pass sometimes
+    ends lower.
     """
     best = choose.propagated_plan(problem)
     if not agrees(problem, best.options):
@@ -51,7 +53,7 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _improve(problem: Problem, context: Context, best: Plan, options: list[int]) -> Plan:
-    """Local search from ``options``; returns the best plan."""
+    """Local search from ``options``, one for each operator; reports better plans than ``best``, and returns the best plan."""
     may_stay: Sequence[bool] = [True] * len(problem.tensors)
     while not context.closed():
         options = choose.descend(problem, options, may_stay, context.closed)
@@ -61,13 +63,13 @@ def _improve(problem: Problem, context: Context, best: Plan, options: list[int])
             break
         best = plan
         context.plan(plan, "descent")
-        # For tensors that found no space on chip, matching layouts save nothing in the next descent.
+        # In the next descent, matching layouts save nothing for tensors that found no space on chip.
         may_stay = stays
     return best
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model, with the best plan so far as its hint."""
+    """Solve the CP-SAT model, with the best plan so far as its hint."""
     from stowplan.models.bank_mapping.cpsat import solve
 
     report_proof(
@@ -76,10 +78,10 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """The MILP on HiGHS, in stages: bounds, and plans rounded from its points.
+    """Solve the MILP with HiGHS in stages; report bounds, and plans that are rounded from its points.
 
-    Bounds are lowered by a millionth against rounding errors. How far HiGHS gets depends on the load of the machine, so that in
-    deterministic runs only its bounds are reported.
+    A *point* is a value for each variable. Bounds are lowered by a millionth against rounding errors. How far HiGHS gets
+    depends on the load of the machine, so in deterministic runs only its bounds are reported.
     """
     from stowplan.models.bank_mapping import milp as model
     from stowplan.models.mip.matrix import Options
@@ -119,7 +121,10 @@ def milp(problem: Problem, context: Context) -> None:
 
 
 class _Plans:
-    """Keeps the best plan, and rounds points of the MILP to plans."""
+    """Keeps the best plan, and rounds points of the MILP to plans.
+
+    If ``may_tell`` is set, better plans are reported.
+    """
 
     def __init__(self, context: Context, built: model.Model, best: Plan | None, *, may_tell: bool):
         self.best = best
@@ -133,19 +138,19 @@ class _Plans:
         return True
 
     def offer(self, values: FloatArray) -> None:
-        """Round a point of the MILP to a plan, improve it by descent, and report it.
+        """Round a point of the MILP to a plan, and improve the plan by descent, as long as it is better than all before.
 
-        Each operator gets the option of its largest variable; tensors stay on chip in the order of their variables.
+        Each operator gets the option with the largest variable. Tensors with the largest variables stay on chip first.
         """
         problem = self._built.problem
         options = list(self._built.extract(values).options)
-        wish = [float(known or 0.0) for known in self._built.structure.on_chip]
+        preferred = [float(must_stay or 0.0) for must_stay in self._built.structure.on_chip]
         for tensor, column in self._built.stay_columns.items():
-            wish[tensor] = float(values[column])
+            preferred[tensor] = float(values[column])
         for _ in range(4):
             if not agrees(problem, options):
                 return
-            stays = choose.by_density(problem, options, wish)
+            stays = choose.by_density(problem, options, preferred)
             plan = assemble(problem, options, stays)
             if not self.take(plan):
                 return
@@ -155,7 +160,7 @@ class _Plans:
 
 
 def _relax(context: Context, built: model.Model, plans: _Plans) -> None:
-    """Report the bound of the linear relaxation and a plan rounded from its point."""
+    """Solve the linear relaxation, and report its bound and a plan that is rounded from its point."""
     from stowplan.models.mip.solve import solve as solve_matrix
 
     outcome = solve_matrix(

@@ -1,6 +1,9 @@
 """Heuristics that choose an option for every operator, and then the tensors that stay on chip.
 
-Options are chosen for each operator by itself, by propagation of layouts along the data to a fixed point, or by descent.
+An *option* of an operator is a layout over the banks for each tensor that it reads or writes. Layouts *conflict* if a tensor is
+written in one and read in another; then it has to be copied between banks. Options are chosen for each operator by itself
+(*local mapping*), by *propagation* of layouts along the data, or by descent. Local mapping and propagation are methods of Zheng
+et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators" (2020, arXiv 2002.12798), *the paper*.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ class ChoiceParameters(Parameters, frozen=True):
     """Parameters of the choice of options."""
 
     sweeps: int = 50
-    """Largest average number of revisions of an operator's option."""
+    """Revisions of an operator's option on average, at most."""
 
 
 PARAMS = parameters(ChoiceParameters, __name__)
@@ -33,14 +36,18 @@ def written_layout(problem: Problem, number: int, option: int, tensor: int) -> i
 
 
 class Choice:
-    """A partial choice of options, extended one operator after the other; writers of a tensor get equal layouts if possible."""
+    """A partial choice of options, which is extended operator by operator.
+
+    Operators that write the same tensor write it in the same layout, if possible.
+    """
 
     def __init__(self, problem: Problem):
         self.problem = problem
         self.options: list[int | None] = [None] * len(problem.operators)
 
     def allowed(self, number: int) -> list[int]:
-        """The options of an operator that agree with the layouts of other writers, or all if none does."""
+        """The options of an operator whose layouts agree with those of other writers of its results; if none does, all
+        options."""
         operator = self.problem.operators[number]
         choices = list(range(len(operator.options)))
         for at, tensor in enumerate(operator.writes, len(operator.reads)):
@@ -57,7 +64,7 @@ class Choice:
         return choices
 
     def _common_layouts(self, tensor: int) -> set[int]:
-        """Layouts that every writer of a tensor can write."""
+        """The layouts in which every writer of a tensor can write it."""
         sets = []
         for number in self.problem.writers[tensor]:
             operator = self.problem.operators[number]
@@ -66,7 +73,7 @@ class Choice:
         return set.intersection(*sets)
 
     def own_layout(self, tensor: int) -> int | None:
-        """The layout in which a tensor is written; None if its writers' options are not yet chosen."""
+        """The layout in which a tensor is written; None if no option of a writer is chosen yet."""
         for number in self.problem.writers[tensor]:
             option = self.options[number]
             if option is not None:
@@ -74,7 +81,7 @@ class Choice:
         return None
 
     def wanted(self, tensor: int) -> set[int]:
-        """The layouts that readers with a chosen option need of a tensor."""
+        """The layouts in which readers with a chosen option need a tensor."""
         layouts = set()
         for number, at in self.problem.readers[tensor]:
             option = self.options[number]
@@ -85,7 +92,7 @@ class Choice:
     def best(self, number: int) -> int:
         """The allowed option with the fewest bytes in conflicting layouts, given earlier choices; ties go to the first."""
         operator = self.problem.operators[number]
-        known = [self.own_layout(tensor) for tensor in operator.reads]
+        own_layouts_read = [self.own_layout(tensor) for tensor in operator.reads]
         wanted = [self.wanted(tensor) for tensor in operator.reads]
         wanted_of_results = [self.wanted(tensor) for tensor in operator.writes]
         fewest, best_choice = None, 0
@@ -94,7 +101,7 @@ class Choice:
             bytes_in_conflict = 0
             for at, tensor in enumerate(operator.reads):
                 layout = option[at]
-                own = known[at]
+                own = own_layouts_read[at]
                 agrees = layout == own if own is not None else not wanted[at] or layout in wanted[at]
                 if not agrees and layout not in wanted[at]:
                     bytes_in_conflict += self.problem.tensors[tensor].layout_bytes(layout)
@@ -107,7 +114,7 @@ class Choice:
 
 
 def local(problem: Problem) -> list[int]:
-    """The options if every operator chooses for itself: the first allowed one."""
+    """The options of local mapping: every operator takes its first allowed option."""
     choice = Choice(problem)
     for number in range(len(problem.operators)):
         choice.options[number] = choice.allowed(number)[0]
@@ -117,9 +124,9 @@ def local(problem: Problem) -> list[int]:
 def propagate(problem: Problem) -> list[int]:
     """The options of the paper's propagation to a fixed point.
 
-    Operators that the compute unit restricts take their usual option. Layouts are propagated from there along the data, in both
-    directions, until every operator has an option (:func:`propagate_once`). Then options are revised until nothing changes. A
-    revision must reduce the bytes in conflicting layouts, of which each tensor's count once, so that the revisions end.
+    Operators whose layouts the compute unit restricts take their first allowed option. Layouts are propagated from there along
+    the data, in both directions, until every operator has an option (:func:`propagate_once`). Then options are revised until
+    none changes. A revision must reduce the bytes of copies between conflicting layouts, so the revisions end.
     """
     choice = Choice(problem)
     free = [number for number, operator in enumerate(problem.operators) if not operator.restricted]
@@ -148,21 +155,21 @@ def propagate_once(problem: Problem) -> list[int]:
 
 
 def _conflicting_bytes(choice: Choice, tensor: int) -> int:
-    """Bytes of the copies to other layouts that a tensor's readers would need if it were on chip."""
+    """Bytes of the copies to other layouts that the readers of a tensor would need if it stayed on chip."""
     return _copied_bytes(choice.problem, tensor, choice.own_layout(tensor), choice.wanted(tensor))
 
 
 def _copied_bytes(problem: Problem, tensor: int, own: int | None, wanted: set[int]) -> int:
-    """Bytes of the copies of a tensor of layout ``own`` to the other layouts ``wanted``."""
+    """Bytes of the copies of a tensor that is written in layout ``own`` (None for an input) to the other layouts ``wanted``."""
     array = problem.tensors[tensor]
     if own is None:
-        # An input may come in one of the wanted layouts.
+        # An input of the program may come in one of the wanted layouts.
         own = min((layout for layout in wanted if layout < array.rank), default=None)
     return sum(array.layout_bytes(layout) for layout in wanted if layout != own)
 
 
 def _neighbours(problem: Problem) -> list[list[int]]:
-    """For each operator, those that read a tensor that it writes, or write one that it reads."""
+    """For each operator, the operators that read a tensor that it writes, or write a tensor that it reads."""
     neighbours: list[dict[int, None]] = [{} for _ in problem.operators]
     for tensor, writers in enumerate(problem.writers):
         for writer in writers:
@@ -173,7 +180,10 @@ def _neighbours(problem: Problem) -> list[list[int]]:
 
 
 def cost_of(problem: Problem, tensor: int, own: int | None, wanted: set[int], may_stay: bool) -> int:
-    """Cost of a tensor in weighted bytes at its best place: on chip with a copy for every other layout, or in main memory."""
+    """Cost of a tensor in weighted bytes at its cheaper place: on chip with a copy for every other layout, or in main memory.
+
+    ``may_stay`` says whether it may be on chip.
+    """
     outside = off_chip_cost(problem, tensor)
     if not may_stay:
         return outside
@@ -181,9 +191,9 @@ def cost_of(problem: Problem, tensor: int, own: int | None, wanted: set[int], ma
 
 
 def descend(problem: Problem, start: Sequence[int], on_chip: Sequence[bool], should_stop: Callable[[], bool]) -> list[int]:
-    """Descent from the options ``start``: change one operator at a time as long as that reduces the cost.
+    """Descent from the options ``start``: change the option of one operator at a time as long as that reduces the cost.
 
-    Each tensor counts at its best place; ``on_chip`` says which tensors may stay on chip.
+    Each tensor counts as at its cheaper place. ``on_chip`` says which tensors may stay on chip.
     """
     choice = Choice(problem)
 
@@ -200,10 +210,10 @@ def _revise(
     cost: Callable[[int], int],
     should_stop: Callable[[], bool],
 ) -> list[int]:
-    """Starting from ``start``, give each of the ``free`` operators its cheapest option, until nothing changes.
+    """Starting from the options ``start``, give each of the ``free`` operators its cheapest option, until none changes.
 
-    ``cost`` is the cost of a tensor under ``choice``. An option changes only if that is cheaper, so that the total cost falls.
-    An operator is revised at most :attr:`ChoiceParameters.sweeps` times on average.
+    ``cost`` returns the cost of a tensor under ``choice``. An option changes only if the total cost falls. An operator is
+    revised at most :attr:`ChoiceParameters.sweeps` times on average.
     """
     problem = choice.problem
     choice.options = list(start)
@@ -235,7 +245,7 @@ def _revise(
 
 
 class _Load:
-    """The bytes on chip at every operator."""
+    """The number of bytes on chip while each operator runs."""
 
     def __init__(self, problem: Problem):
         self._problem = problem
@@ -251,7 +261,8 @@ class _Load:
 
 
 def _sizes(problem: Problem, options: Sequence[int]) -> list[tuple[int, int]]:
-    """For each tensor (bytes on chip including its copies, weighted bytes that it saves by staying there)."""
+    """For each tensor, a pair: its bytes on chip including its copies, and the weighted bytes that it saves by staying
+    there."""
     layouts = own_layouts(problem, options)
     sizes = []
     for tensor, array in enumerate(problem.tensors):
@@ -262,9 +273,9 @@ def _sizes(problem: Problem, options: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[float] | None = None) -> list[bool]:
-    """Which tensors stay on chip: greedily those that save most for their bytes and the length of their lives.
+    """Whether each tensor stays on chip: greedily, those first that save most for their bytes and the length of their lives.
 
-    ``preferred``, if given, says how much each tensor should stay, and takes precedence.
+    ``preferred``, if it is given, has a number for each tensor. Tensors with larger numbers come first.
     """
     sizes = _sizes(problem, options)
     stays = [False] * len(problem.tensors)
@@ -277,15 +288,15 @@ def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[flo
         return sizes[tensor][1] / (max(1, sizes[tensor][0]) * (life[1] - life[0]))
 
     candidates = [tensor for tensor, life in enumerate(lives) if life is not None and sizes[tensor][1] > 0]
-    wish = preferred or [0.0] * len(problem.tensors)
-    for tensor in sorted(candidates, key=lambda candidate: (-round(wish[candidate], 2), -density(candidate), candidate)):
+    preference = preferred or [0.0] * len(problem.tensors)
+    for tensor in sorted(candidates, key=lambda candidate: (-round(preference[candidate], 2), -density(candidate), candidate)):
         life = lives[tensor]
         stays[tensor] = life is not None and load.take(life, sizes[tensor][0])
     return stays
 
 
 def keep_for_next_reader(problem: Problem, options: Sequence[int]) -> list[bool]:
-    """Which tensors stay on chip in local mapping: those that the operator right after their writer reads, if they fit."""
+    """Whether each tensor stays on chip in local mapping: if the operator right after its last writer reads it, and it fits."""
     sizes = _sizes(problem, options)
     stays = [False] * len(problem.tensors)
     load = _Load(problem)
@@ -300,12 +311,13 @@ def keep_for_next_reader(problem: Problem, options: Sequence[int]) -> list[bool]
 
 
 def local_plan(problem: Problem) -> Plan:
-    """The plan of local mapping: every operator chooses for itself, and outputs stay on chip for the next operator only."""
+    """The plan of local mapping: operators choose their options by themselves (:func:`local`), and
+    :func:`keep_for_next_reader` chooses the tensors that stay on chip."""
     options = local(problem)
     return assemble(problem, options, keep_for_next_reader(problem, options))
 
 
 def propagated_plan(problem: Problem) -> Plan:
-    """The plan of the paper's global mapping by propagation, with the tensors that save most on chip."""
+    """The plan of the paper's global mapping by propagation, in which the tensors that save most stay on chip."""
     options = propagate(problem)
     return assemble(problem, options, by_density(problem, options))

@@ -1,6 +1,7 @@
 """Bank mappings that differ as little as possible from an earlier plan.
 
-The earlier plan may be of an earlier version of the problem. Operators and tensors are then matched by their names.
+The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Operators and tensors
+are matched by their names.
 """
 
 from __future__ import annotations
@@ -51,12 +52,16 @@ class Changes(ByValues):
         return [*plan.options, *plan.on_chip]
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """The plan with these decisions, and the layouts and copies that follow from them."""
+        """The plan with the decisions ``values``, and with the layouts and copies that follow from them."""
         count = len(self.problem.operators)
         return assemble(self.problem, values[:count], values[count:])
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
-        """Each changed decision alone; and each set of changed operators that are connected by tensors, with these tensors."""
+        """Sets of changed decisions that may be reverted together, small sets first.
+
+        They are each changed decision alone, and each set of changed operators that are connected by tensors, with the changed
+        decisions about these tensors.
+        """
         changed = self.differing(plan)
         count = len(self.problem.operators)
         users: dict[int, list[int]] = {}

@@ -1,4 +1,8 @@
-"""The kind ``bank_mapping``: how its plans are verified and described, and which candidates and baselines it has."""
+"""The kind ``bank_mapping``: how its plans are verified and described, and which candidates and baselines it has.
+
+A plan chooses how each tensor of a program is spread over the banks of a scratchpad, and which tensors stay on chip. The
+objective is the number of bytes that are copied between banks and moved off chip, each with a weight.
+"""
 
 from __future__ import annotations
 
@@ -30,11 +34,13 @@ PARAMS = parameters(StartParameters, __name__)
 
 
 def _valid(problem: Problem, plan: Plan) -> Plan | None:
-    """The plan if it is valid, that is, if writers agree on layouts."""
+    """The plan if it is valid, otherwise None. Plans of heuristics are not valid if writers of a tensor disagree on its
+    layout."""
     return plan if verify(problem, plan).ok else None
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    """All candidates of the problem, most useful first."""
     place: Place = "thread" if len(problem.operators) <= PARAMS.small else "process"
     return [
         Candidate("search", "heuristic", share=0.2, place=place),

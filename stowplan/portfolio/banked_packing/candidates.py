@@ -1,8 +1,9 @@
 """The candidates for banked packing, as functions of (problem, context).
 
-The exact ones decompose the problem: a master problem chooses a bank for every buffer such that the load of no bank exceeds its
-capacity, and then each bank is a problem of the kind ``packing``, which that kind's candidates solve. Buffers that turn out not
-to fit together become a cut of the master problem.
+The exact candidates ``choice`` and ``milp`` decompose the problem. A *master problem* chooses the cheapest bank for every
+buffer such that the *load* of no bank, the largest number of bytes that are live at the same time, exceeds its capacity. Then
+each bank is a problem of the kind ``packing``, which that kind's candidates solve. Buffers that do not fit together into a bank
+become a *cut*, a constraint of the master problem that they are not all in this bank.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class SearchParameters(Parameters, frozen=True):
     pack_seconds: float = 1.0
     """Seconds for packing a bank at first."""
     more: float = 1.6
-    """Factor by which these seconds grow with each bank that was neither packed nor proven infeasible."""
+    """Factor by which the seconds for packing a bank grow with each bank that was neither packed nor proven infeasible."""
     master_share: float = 0.35
     """Part of the remaining time that one solution of the master problem may take."""
 
@@ -42,12 +43,12 @@ class SearchParameters(Parameters, frozen=True):
 PARAMS = parameters(SearchParameters, __name__)
 
 
-#: Solves the master problem: chooses banks by their loads alone, from (seconds, cuts).
+#: A function (seconds, cuts) that solves the master problem: it chooses banks by their loads alone, subject to the cuts.
 Master = Callable[[float, "list[Cut]"], Outcome[Plan]]
 
 
 def _report_if_overloaded(problem: Problem, context: Context) -> bool:
-    """Report that no plan exists if simple counting proves so; returns whether it does."""
+    """Report that no plan exists if counting bytes proves it; returns whether it does."""
     overload = find_overload(problem)
     if overload is not None:
         names = [problem.buffers[number].id for number in overload.buffers]
@@ -56,7 +57,7 @@ def _report_if_overloaded(problem: Problem, context: Context) -> bool:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """The heuristic: places buffers in simple orders, then in many variations of these orders."""
+    """The heuristic: it places buffers in simple orders, then in many variations of these orders."""
     if _report_if_overloaded(problem, context):
         return
     n = len(problem.buffers)
@@ -66,7 +67,7 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def by_size(problem: Problem, context: Context) -> None:
-    """The candidate that computes the baseline ``by_size`` alone: buffers are placed by descending size."""
+    """The candidate that computes the baseline ``by_size`` alone: it places buffers by descending size."""
     _, order = next(greedy.orders(problem))
     plan, _ = greedy.place(problem, order)
     if plan is not None:
@@ -76,7 +77,10 @@ def by_size(problem: Problem, context: Context) -> None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small problems: the simple orders, then the cheapest choice of banks with quick packings of it."""
+    """The presolver of small problems: greedy placement in simple orders, then the cheapest choice of banks.
+
+    The choice becomes a plan if the quick heuristic packs all of its banks.
+    """
     if _report_if_overloaded(problem, context):
         return
     if includes_heuristics(context):
@@ -97,13 +101,13 @@ def presolve(problem: Problem, context: Context) -> None:
 
 
 def choice(problem: Problem, context: Context) -> None:
-    """The decomposition with CP-SAT: the cheapest choice of banks is packed; if that fails, it is cut off."""
+    """The decomposition with CP-SAT for the master problem."""
     _choose_and_pack(problem, context, lambda seconds, cuts: _cheapest(problem, context, seconds, cuts), "choice")
 
 
 def _cheapest(problem: Problem, context: Context, seconds: float, cuts: list[Cut]) -> Outcome[Plan]:
     """Solve the master problem with CP-SAT."""
-    # Imported here because it imports ortools, which the heuristics do not need.
+    # The model is imported only here, because it imports ortools, which the heuristics do not need.
     from stowplan.models.banked_packing import cpsat as model
 
     return model.solve(
@@ -130,7 +134,10 @@ def milp_choice(problem: Problem, context: Context) -> None:
 
 
 def _choose_and_pack(problem: Problem, context: Context, master: Master, source: str) -> None:
-    """Solve the master problem and pack its banks, until a choice can be packed or the time is over."""
+    """Solve the master problem and pack its banks, until a choice can be packed or the time is over.
+
+    Plans and bounds are reported under the name ``source``.
+    """
     if _report_if_overloaded(problem, context):
         return
     cuts: list[Cut] = []
@@ -154,7 +161,7 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
             and chosen.status == "optimal"
             and not is_exact
         ):
-            # No choice that the cuts leave is cheaper than the plan. Some cuts are unproven, so this gives no bound.
+            # No choice that the cuts permit is cheaper than the plan. Some cuts are not proven, so this gives no bound.
             return
         offsets: dict[int, int] = {}
         fits = True
@@ -179,7 +186,10 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
 
 
 def _repair(problem: Problem, context: Context, bank_choice: Plan, source: str) -> None:
-    """Look for plans close to a choice that was not packed: buffers that it puts into their cheapest bank are placed first."""
+    """Look for plans close to a choice of banks that was not packed.
+
+    Buffers are placed greedily. Those for which the choice has their cheapest bank come first.
+    """
     for _, order in greedy.orders(problem):
         if context.closed():
             return
@@ -193,7 +203,7 @@ def _repair(problem: Problem, context: Context, bank_choice: Plan, source: str) 
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model of banks and offsets together, with the best plan so far as its hint."""
+    """Solve the CP-SAT model of banks and offsets together, with the best plan so far as its hint."""
     if _report_if_overloaded(problem, context):
         return
     from stowplan.models.banked_packing import cpsat as model
@@ -207,7 +217,7 @@ def cpsat(problem: Problem, context: Context) -> None:
         context.proven_infeasible("cpsat", {"explanation": "no choice of banks and offsets keeps all buffers apart"})
 
 
-#: Name of the buffer that stands for the reserved bytes of a bank.
+#: Id of the buffer that represents the reserved bytes of a bank in the bank's packing problem.
 _RESERVED = "reserved"
 
 
@@ -228,8 +238,8 @@ def pack(
     Returns
     -------
     tuple
-        Offsets in bytes by the number of the buffer, or None; and numbers of buffers that are proven not to fit together, or
-        None. Both are None if neither was found in the time.
+        Offsets in bytes by the number of the buffer, or None; and the numbers of buffers that are proven not to fit together,
+        or None. Both are None if the time was too short for either.
     """
     bank_problem = _bank_problem(problem, bank, numbers)
     ids = {problem.buffers[number].id: number for number in numbers}
@@ -239,7 +249,7 @@ def pack(
     quick = quick_plan(bank_problem)
     if quick is not None:
         return _offsets(problem, bank, numbers, bank_problem, quick[1]), None
-    # Imported here because small problems are solved without it.
+    # These candidates are imported only here, because small problems are solved without them.
     from stowplan.portfolio.packing.candidates import InnerRun, exact
     from stowplan.portfolio.packing.candidates import search as search_packing
 
@@ -255,7 +265,7 @@ def pack(
 
 
 def pack_quickly(problem: Problem, bank: int, numbers: Sequence[int], context: Context) -> dict[int, int] | None:
-    """Offsets by the number of the buffer, if the quick heuristic finds some."""
+    """Offsets in bytes by the number of the buffer, if the quick heuristic packs the bank; otherwise None."""
     bank_problem = _bank_problem(problem, bank, numbers)
     quick = quick_plan(bank_problem)
     return None if quick is None else _offsets(problem, bank, numbers, bank_problem, quick[1])
@@ -264,13 +274,13 @@ def pack_quickly(problem: Problem, bank: int, numbers: Sequence[int], context: C
 def _offsets(
     problem: Problem, bank: int, numbers: Sequence[int], bank_problem: packing.Problem, plan: Packing
 ) -> dict[int, int]:
-    """Offsets in the bank by the number of the buffer, from a plan of the bank's packing problem."""
+    """Offsets in bytes in the bank by the number of the buffer, from a plan of the bank's packing problem."""
     shift = 0 if any(buffer.offset is not None for buffer in bank_problem.buffers) else problem.bottom(bank)
     ids = {problem.buffers[number].id: number for number in numbers}
     offsets = {
         ids[buffer.id]: at + shift for buffer, at in zip(bank_problem.buffers, plan.offsets, strict=True) if buffer.id in ids
     }
-    # A buffer without bytes collides with nothing, not even with reserved bytes, so that it takes the first allowed offset.
+    # A buffer of 0 bytes collides with nothing, not even with reserved bytes, so it gets the first allowed offset.
     return {
         number: at if problem.buffers[number].size else problem.lowest_offset_in(number, bank) for number, at in offsets.items()
     }
@@ -281,8 +291,8 @@ def _bank_problem(problem: Problem, bank: int, numbers: Sequence[int]) -> packin
     memory = problem.banks[bank]
     steps = {number: problem.step(number, bank) for number in numbers}
     bottom = problem.bottom(bank)
-    # If every alignment divides the first usable offset, offsets count from there. Otherwise the reserved bytes become a buffer
-    # at a fixed offset.
+    # If every alignment divides the first usable offset, offsets are counted from there. Otherwise the reserved bytes become a
+    # buffer at a fixed offset.
     shift = bottom if all(bottom % step == 0 for step in steps.values()) else 0
     buffers = [
         packing.Buffer(

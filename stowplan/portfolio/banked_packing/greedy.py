@@ -1,4 +1,5 @@
-"""Greedy placement: one buffer after the other goes into the cheapest bank with a hole for it, at the lowest offset."""
+"""Greedy placement for banked packing: one buffer after the other goes into the cheapest bank that has a free range of bytes
+for it, at the lowest free offset."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ class ClimbParameters(Parameters, frozen=True):
     """Parameters of hill climbing."""
 
     noise: float = 0.15
-    """Part of the number of buffers by which climbing moves a buffer back in the order at random, at most."""
+    """Part of the number of buffers by which hill climbing moves a buffer back in the order at random, at most."""
 
 
 PARAMS = parameters(ClimbParameters, __name__)
@@ -27,7 +28,7 @@ def place(problem: Problem, order: Sequence[int]) -> tuple[Plan | None, list[int
     Returns
     -------
     tuple
-        The plan, None if some buffer found no place; and the numbers of the buffers that are not in their cheapest bank.
+        The plan, None if no bank has space for some buffer; and the numbers of the buffers that are not in their cheapest bank.
     """
     spaces = [FirstFit(bank.capacity) for bank in problem.banks]
     begin = min((buffer.lower for buffer in problem.buffers), default=0)
@@ -54,10 +55,11 @@ def place(problem: Problem, order: Sequence[int]) -> tuple[Plan | None, list[int
 
 
 def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
-    """Names and orders of the buffers: by size, by uses, by uses for each moment of life, by traffic, and by size times life.
+    """Yield names and orders of the buffers: by descending size, uses, uses for each moment of life, traffic, and size times
+    life.
 
-    The first one is the order of ExecuTorch's greedy planner. In all of them buffers with fewer banks to choose from come
-    first.
+    Traffic is the number of bytes that are read and written. The first order is that of ExecuTorch's greedy planner. In all
+    orders, buffers that may be in fewer banks come first.
     """
     buffers = problem.buffers
     keys: dict[str, Callable[[int], float]] = {
@@ -76,18 +78,20 @@ def climb(
 ) -> None:
     """Place the buffers in each of the orders, then in random variations of them.
 
-    A buffer that ended in an expensive bank, or in none, comes earlier in later variations.
+    Buffers that ended in no bank, or not in their cheapest one, come earlier in later variations.
 
     Parameters
     ----------
+    problem
+        The problem.
     seed
         Seed of the random variations.
     rounds
-        Maximum number of placements, but the orders themselves are always tried; None for no limit.
+        Largest number of placements of all buffers; None for no limit. The orders themselves are always tried.
     on_plan
-        Called with every plan that is cheaper than those before, and the name of its order.
+        Called with every plan that is cheaper than all before, and the name of its order.
     should_stop
-        Called before each placement.
+        Function that is called before each placement and says whether to return.
     """
     chance = random.Random(seed)
     best: int | None = None

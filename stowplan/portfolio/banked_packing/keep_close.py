@@ -1,6 +1,7 @@
 """Banked packings that differ as little as possible from an earlier plan.
 
-The earlier plan may be of an earlier version of the problem. Buffers are then matched by their ids, and banks by their names.
+The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Buffers are matched by
+their ids, and banks by their names.
 """
 
 from __future__ import annotations
@@ -49,19 +50,19 @@ class Changes(ByValues):
         return [earlier_places.get(buffer.id) for buffer in self.problem.buffers]
 
     def values(self, plan: Any) -> Sequence[Place]:
-        """Bank and offset of each buffer."""
+        """Bank and offset (in bytes) of each buffer."""
         return list(zip(plan.banks, plan.offsets, strict=False))
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """Plan with these places."""
+        """The plan with the banks and offsets ``values``."""
         return plan_of(self.problem, [bank for bank, _ in values], [offset for _, offset in values])
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """A function that returns the buffers that now occupy the earlier place of a buffer."""
+        """Returns a function from a buffer to the buffers that occupy its earlier place in ``plan``."""
         return colliding(_boxes(self.problem, self.earlier), _boxes(self.problem, self.values(plan)))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Plans with the same banks and fewer changed offsets."""
+        """Yields plans with the same banks as ``plan`` and fewer and fewer changed offsets."""
         problem = self.problem
 
         def packed_in(bank: int, inside: list[int]) -> packing.Problem:
@@ -86,7 +87,7 @@ class Changes(ByValues):
 
 
 def _boxes(problem: Problem, places: Sequence[Place | None]) -> Boxes:
-    """The boxes of the buffers at these places; buffers without a place are left out."""
+    """The rectangles of time and bytes that buffers occupy at these places; buffers without a place are left out."""
     return stacked_boxes(
         (bank.capacity for bank in problem.banks),
         (

@@ -1,4 +1,8 @@
-"""The kind ``banked_packing``: how its plans are verified and described, and which candidates and baselines it has."""
+"""The kind ``banked_packing``: how its plans are verified and described, and which candidates and baselines it has.
+
+A plan gives every buffer a *bank*, which is one of several memories with a capacity and a cost for each byte that is read or
+written, and an offset in it. The objective is the cost of all reads and writes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run."""
 
     exact_buffers: int = 600
-    """Buffers up to which the model with offsets is built."""
+    """Buffers up to which the CP-SAT model with offsets is built, and the baseline is computed without a candidate."""
     small: int = 64
     """Buffers up to which the presolver runs."""
 
@@ -31,13 +35,17 @@ PARAMS = parameters(StartParameters, __name__)
 
 
 def _by_size(problem: Problem) -> Plan | None:
-    """The plan that places buffers by size, as ExecuTorch's greedy planner does; None if some buffer finds no place."""
+    """The plan that places buffers by size, as ExecuTorch's greedy planner does.
+
+    It is None if no bank has space for some buffer, or if there are so many buffers that placing them takes long.
+    """
     (_, order), *_ = greedy.orders(problem)
     plan, _ = greedy.place(problem, order) if len(order) <= PARAMS.exact_buffers else (None, [])
     return plan
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    """All candidates of the problem, most useful first."""
     candidates = [
         Candidate("choice", "exact", share=0.6),
         in_caller(Candidate("search", "heuristic", share=0.5), options),
@@ -76,7 +84,7 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def traffic_by_bank(problem: Problem, plan: Plan) -> dict[str, int]:
-    """Bytes read and written in each bank, by its name."""
+    """The number of bytes that are read and written in each bank, by the bank's name."""
     traffic = {bank.name: 0 for bank in problem.banks}
     for number, bank in enumerate(plan.banks):
         traffic[problem.banks[bank].name] += problem.traffic(number)

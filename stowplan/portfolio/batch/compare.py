@@ -1,4 +1,7 @@
-"""Compares the results of two batches, program by program: ratios, their geometric mean, and paired statistics."""
+"""Compares the results of two batches, input by input: ratios, their geometric mean, and paired statistics.
+
+``stowplan compare`` uses it for two folders that ``stowplan batch`` wrote, for example with different options.
+"""
 
 from __future__ import annotations
 
@@ -22,57 +25,61 @@ Outcome = Literal[
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """The results of one program in two batches."""
+    """The results for one input in two batches."""
 
     name: str
+    """Name of the input, which is that of its files below the output folder."""
     outcome: Outcome
-    """``win`` if the second result is better, ``loss``, or ``tie``. Programs with any other outcome are not compared;
-    ``unsolved`` means that neither batch has a plan."""
+    """``win`` if the second objective is smaller, which is better, ``loss`` if it is larger, ``tie`` if both are equal. Inputs
+    with any other outcome are not compared: ``only_first`` and ``only_second`` are in one batch alone, ``other_problem`` was
+    read as different problems, and ``first_unsolved``, ``second_unsolved`` and ``unsolved`` (both) have no plan there."""
     first: int | None
-    """Objective in the first batch; smaller is better."""
+    """Objective in the first batch; None if there is no plan."""
     second: int | None
-    """Objective in the second batch."""
+    """Objective in the second batch; None if there is no plan."""
     ratio: float | None
-    """``first / second``: the speedup of the second over the first."""
+    """``first / second``, the speedup of the second batch over the first; None if the input is not compared, or if exactly one
+    of the objectives is 0."""
     percent: float | None
-    """``(second - first) / first`` in per cent; None if that is meaningless, as for units that encode two numbers in one."""
+    """``(second - first) / first`` in per cent. It is None if the input is not compared, if only the first objective is 0, or
+    if an objective encodes two numbers in one integer."""
     unit: str
-    """Unit of the objectives."""
+    """Name of the unit of the objectives; empty if there is no result."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
     """The comparison of two batches."""
 
     pairs: tuple[Pair, ...]
-    """All programs of both batches."""
+    """All inputs of both batches, by ascending name."""
     wins: int
-    """Number of programs for which the second batch is better."""
+    """Number of inputs for which the second batch is better."""
     losses: int
-    """Number of programs for which it is worse."""
+    """Number of inputs for which the second batch is worse."""
     ties: int
-    """Number of programs for which it is equal."""
+    """Number of inputs for which both batches are equally good."""
     geometric_mean: float | None
-    """Geometric mean of the ratios: above 1 if the second batch is better on the whole; None if nothing is comparable."""
+    """Geometric mean of the ratios: above 1 if the second batch is better on the whole; None if no pair has a ratio."""
     statistics: PairedStatistics | None
-    """Statistics of the differences; None if nothing is comparable."""
+    """Statistics of the differences; None if no pair is compared."""
 
 
 def compare(first: Mapping[str, Record], second: Mapping[str, Record], *, seed: int = 0) -> Comparison:
     """Compare two batches by the names of their inputs.
 
-    An input that is missing in one batch, or was another problem there, is listed but not counted.
+    An input that is missing in one batch, or that was read as another problem there, is listed but not counted.
 
     Parameters
     ----------
     first, second
-        Records of two batches, by name.
+        Records of two batches, by the names of their inputs.
     seed
         Seed of the resampling for confidence intervals.
 
     Raises
     ------
     InputError
-        No name is in both.
+        No name is in both batches.
     """
     if not first.keys() & second.keys():
         one, other = (next(iter(sorted(names)), "nothing") for names in (first, second))
@@ -97,7 +104,10 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 
 
 def speedups(record: Record) -> dict[str, float]:
-    """The speedup of a result over each of its baselines that has an objective."""
+    """The speedup of a result over each of its baselines, by the baseline's name: baseline objective / objective.
+
+    It is empty if the record has no plan or the objective is 0; baselines whose objective is 0 are left out.
+    """
     result = record.result
     if result is None or not result["objective"]:
         return {}
@@ -107,8 +117,8 @@ def speedups(record: Record) -> dict[str, float]:
 def _pair(name: str, first: Record | None, second: Record | None) -> Pair:
     """Compare the records of one input."""
     a, b = (None if record is None or record.result is None else record.result for record in (first, second))
-    known = a or b
-    unit = str(known["unit"]) if known is not None else ""
+    either = a or b
+    unit = str(either["unit"]) if either is not None else ""
     before = None if a is None else a["objective"]
     after = None if b is None else b["objective"]
     ratio: float | None = None
@@ -130,7 +140,7 @@ def _pair(name: str, first: Record | None, second: Record | None) -> Pair:
     return Pair(name, outcome, before, after, ratio, percent, unit)
 
 
-#: With fewer pairs than this, no p-value can be below 0.05.
+#: With fewer pairs that differ than this, no p-value can be below 0.05.
 FEW = 6
 
 #: Confidence level of the intervals, and number of bootstrap resamples.
@@ -141,26 +151,28 @@ class Interval(msgspec.Struct, frozen=True):
     """A confidence interval, in the unit of the statistic."""
 
     low: float
+    """Lower end of the interval."""
     high: float
+    """Upper end of the interval."""
 
 
 class PairedStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Statistics of the relative differences (second - first) / first in per cent; negative ones mean a better second."""
+    """Statistics of the relative differences (second - first) / first in per cent; if negative, the second batch is better."""
 
     pairs: int
     """Number of compared pairs."""
     mean_percent: float | None
-    """Mean of the differences."""
+    """Mean of the differences; None if no pair has one."""
     median_percent: float | None
-    """Median of the differences."""
+    """Median of the differences; None if no pair has one."""
     mean_interval: Interval | None
-    """Bootstrap confidence interval of the mean; None for a single pair."""
+    """Bootstrap confidence interval of the mean; None for fewer than two differences."""
     median_interval: Interval | None
-    """Bootstrap confidence interval of the median."""
+    """Bootstrap confidence interval of the median; None for fewer than two differences."""
     wilcoxon_p: float | None
-    """Two-sided p-value of Wilcoxon's signed-rank test without ties; None if all pairs are ties."""
+    """Two-sided p-value of Wilcoxon's signed-rank test without ties; None if no difference is other than 0."""
     sign_p: float | None
-    """Two-sided p-value of the sign test without ties."""
+    """Two-sided p-value of the sign test without ties; None if all pairs are ties."""
     seed: int
     """Seed of the resampling."""
     notes: tuple[str, ...] = ()
@@ -175,10 +187,9 @@ def paired_statistics(
     Parameters
     ----------
     percents
-        Relative difference of each pair in per cent; None if it is undefined, because the first costs nothing or the unit
-        encodes two numbers in one.
+        Relative difference of each pair in per cent; None if it is undefined (:attr:`Pair.percent`).
     wins, losses, ties
-        Number of pairs whose second result is better, worse, and equal.
+        Number of pairs whose second result is better, worse, and equally good.
     seed
         Seed of the resampling.
 
@@ -207,7 +218,7 @@ def paired_statistics(
 
 
 def _interval(values: NDArray[np.float64], statistic: object, seed: int) -> Interval | None:
-    """The bootstrap confidence interval of a statistic; None for fewer than two values."""
+    """The bootstrap confidence interval of a statistic such as :func:`numpy.mean`; None for fewer than two values."""
     import numpy as np
     from scipy.stats import bootstrap
 
@@ -224,7 +235,7 @@ def _wilcoxon(values: NDArray[np.float64]) -> float | None:
     """Two-sided p-value of Wilcoxon's signed-rank test."""
     from scipy.stats import wilcoxon
 
-    # Ties have no direction; without them the p-values of few pairs are exact.
+    # Ties have no direction, and with them SciPy would not compute exact p-values of few pairs.
     different = values[values != 0]
     return float(wilcoxon(different).pvalue) if len(different) else None
 

@@ -1,4 +1,7 @@
-"""The settings of a batch, the record that it writes for each input, and the journal with one line for each record."""
+"""The files of ``stowplan batch``, which solves many inputs with the same settings.
+
+Each input gets a *record*, a JSON file with the settings and the result. The *journal* is one file with a line for each record.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +22,7 @@ from stowplan.errors import InputError, StowplanError, UsageError
 from stowplan.frontends.options import ReadOptions, SharedOptions
 from stowplan.kernel.context import FAMILIES, Options
 
+#: Name and version of the format of records.
 FORMAT = "stowplan.batch.result"
 VERSION = 1
 
@@ -31,33 +35,41 @@ CANCELLED = 130
 class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How to read and solve every input of a batch; see :func:`stowplan.read` and :func:`stowplan.solve`.
 
-    Options for reading apply to those inputs whose format has them.
+    Options for reading (:class:`SharedOptions`) apply to those inputs whose format accepts them.
     """
 
     target: str | tuple[str, ...] | None = None
-    """A target for each kind of input that needs one; problem files and CSV files need none."""
+    """The targets, at most one for each kind of input; an input is read for the target that suits it. Problem files and CSV
+    files need none."""
     op_table: str | None = None
-    """Path of the file."""
+    """Path of the TOML file with the operations of loop bodies (:attr:`ReadOptions.op_table`)."""
     time_limit: float = 30.0
-    """Seconds for each input, including reading."""
+    """Seconds for each input, including the time for reading it."""
     candidates: tuple[str, ...] = FAMILIES
+    """Names of the candidates, or of families of candidates, that solve each input."""
     seed: int = 0
+    """Seed of all random numbers."""
     workers: int = 2
+    """Largest number of processes that search at the same time for one input."""
     deterministic: bool = False
+    """Whether to limit the amount of work instead of the time."""
     work_limit: float | None = None
+    """Work for each input of a deterministic run, in seconds of an idle machine; None for as much as ``time_limit`` says."""
     gap: float = 0.0
+    """A run ends when ``(objective - bound) / objective`` is at most this."""
     memory_limit: int | None = None
-    """Memory limit in bytes for the process of each candidate."""
+    """Memory limit in bytes for the process of each candidate; None for no limit."""
     certify: bool = False
-    """Whether to make certificates of the bounds."""
+    """Whether to make certificates, which are proofs of the bounds that a checker follows without a solver."""
     baseline: str | None = None
+    """Name of the baseline that no result may be worse than; None if baselines are only compared with the results."""
     xla_plans: tuple[str, ...] = ()
-    """Folders with XLA's own plans of compiled programs: modules after memory-space assignment, under the file names of the
-    inputs. They are given plans with the name ``xla``."""
+    """Folders with XLA's own plans of compiled programs. A plan is the HLO module after memory-space assignment, in a file with
+    the same name as the input. The run compares with it under the name ``xla``."""
 
     @property
     def search(self) -> Options:
-        """The options for solving each input; raises UsageError for a value of a wrong type, or out of range."""
+        """The options for solving each input; raises UsageError if a value has a wrong type or is out of range."""
         return Options(**{name: getattr(self, name) for name in Options.__struct_fields__})
 
     @property
@@ -68,7 +80,7 @@ class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """All targets."""
+        """All targets, as a tuple."""
         if self.target is None:
             return ()
         return (self.target,) if isinstance(self.target, str) else self.target
@@ -80,25 +92,29 @@ class Record(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
     input: str
     """Path of the input."""
     settings: Settings
+    """The settings with which the input was read and solved."""
     exit_code: int
-    """The exit code that ``stowplan solve`` would have returned for it."""
+    """The exit code that ``stowplan solve`` would have returned for the input."""
     error: str | None = None
-    """Why there is no result."""
+    """Why there is no result; None if there is one."""
     result: dict[str, Any] | None = None
-    """The result as ``stowplan solve --json`` prints it; ``plan`` is the name of the plan's file in the same folder."""
+    """The result as ``stowplan solve --json`` prints it; its entry ``plan`` is the name of the plan's file in the same folder.
+    None if the input failed."""
     xla_plan: str | None = None
-    """Digest of XLA's own plan, if it was given."""
+    """Digest of XLA's own plan; None if the run did not compare with it."""
     format: str = FORMAT
+    """Name of the file format."""
     version: int = VERSION
+    """Version of the file format."""
 
 
 def check_settings(settings: Settings) -> Settings:
-    """Check the settings and convert their values to plain numbers. Checks that depend on an input come later.
+    """Returns the settings with their values converted to plain Python types. Checks that depend on an input come later.
 
     Raises
     ------
     UsageError
-        A value of a wrong type, or out of range.
+        A value has a wrong type or is out of range.
     InputError
         One of ``xla_plans`` is no folder.
     """
@@ -114,17 +130,17 @@ def check_settings(settings: Settings) -> Settings:
 
 
 def worst_code(records: Sequence[Record]) -> int:
-    """The exit code of a batch: the highest of its records, 0 if every input was solved."""
+    """The exit code of a batch: the highest exit code of its records, so 0 if every input was solved."""
     return max((record.exit_code for record in records), default=0)
 
 
 def read_records(folder: str | Path) -> dict[str, Record]:
-    """Read the records in and below a folder, by name, sorted.
+    """Read the records in a folder and its subfolders. The keys of the result are the names of the inputs, sorted by path.
 
     Raises
     ------
     InputError
-        There is no such folder, no record in it, or one that cannot be read.
+        The folder does not exist, contains no record, or contains a record that cannot be read.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -140,11 +156,11 @@ def describe_failure(error: Exception) -> tuple[int, str]:
     """Exit code and one line of text for an input that failed."""
     code = error.exit_code if isinstance(error, StowplanError) else INTERNAL_ERROR
     text = str(error) if isinstance(error, StowplanError) else f"internal error: {type(error).__name__}: {error}"
-    # One line that every encoding can represent.
+    # Lone surrogates, as from names of files that are not UTF-8, cannot be written; they become backslash escapes.
     return code, " ".join(text.encode("utf-8", errors="backslashreplace").decode().split())
 
 
-#: Seconds to wait for the lock of a process that was just killed.
+#: Seconds to wait for the lock, because the system may still be releasing that of a process that was just killed.
 LOCK_SECONDS = 0.5
 
 
@@ -154,16 +170,17 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str
     """Name of the input, which is that of its files below the output folder."""
     record: Record
+    """The record of the input."""
 
 
 @contextlib.contextmanager
 def only_writer(path: Path) -> Iterator[None]:
-    """Context manager that locks a file, at most as long as this process lives.
+    """Context manager that holds a lock file. If this process dies, the system releases the lock.
 
     Raises
     ------
     InputError
-        Another process has the lock, or the file cannot be locked.
+        Another process holds the lock, or the file cannot be locked.
     """
     end = time.monotonic() + LOCK_SECONDS
     try:
@@ -186,7 +203,7 @@ def only_writer(path: Path) -> Iterator[None]:
 
 
 def _describe_holder(path: Path) -> str:
-    """A note on the process that has the lock; empty if it is not known."""
+    """A text with the id of the process that holds the lock; empty if it is not known."""
     try:
         return f" (process {int(path.read_text())})"
     except (OSError, ValueError):
@@ -196,9 +213,8 @@ def _describe_holder(path: Path) -> str:
 class Journal:
     """A file with one line for each input that has a record. If there are several lines for an input, the last one counts.
 
-    Each line is appended by a single write. A line that a killed process has left unfinished is cut off when the file is
-    opened. A line whose input was solved again is removed when the file is opened or closed. Devices and pipes are only written
-    to.
+    A line that a killed process has left unfinished is cut off when the file is opened. A line whose input was solved again is
+    removed when the file is opened or closed. If the path is a device or a pipe, lines are only written to it.
 
     Parameters
     ----------
@@ -208,7 +224,7 @@ class Journal:
     Raises
     ------
     InputError
-        The file cannot be read or written, or is no journal.
+        The file cannot be read or written, or contains a line that is no record.
     """
 
     def __init__(self, path: Path):
@@ -221,7 +237,7 @@ class Journal:
             through = files.open_through(path)
             self._is_file = through is None
             if self._is_file:
-                # Left by a process that was killed while it rewrote the file.
+                # A process that was killed while it rewrote the file has left a temporary one.
                 remove_temporary(path.parent, re.escape(path.name))
                 self._read()
                 self._compact()
@@ -296,9 +312,9 @@ class Journal:
 
 
 def remove_temporary(folder: Path, name: str) -> None:
-    """Remove temporary files that processes left in a folder when they were killed while writing; no process may be writing.
+    """Remove the temporary files that killed processes have left in a folder. No process may be writing there.
 
-    ``name`` is a regular expression for the name of the file that was being written.
+    ``name`` is a regular expression for the names of the files that were being written.
     """
     left = re.compile(rf"\.{name}\.\w+\.tmp")
     for entry in os.scandir(folder):
@@ -307,5 +323,5 @@ def remove_temporary(folder: Path, name: str) -> None:
 
 
 def _make_line(name: str, record: Record) -> bytes:
-    """The line of an input."""
+    """The line of an input in the journal."""
     return msgspec.json.encode(Line(name, record)) + b"\n"

@@ -1,10 +1,12 @@
 """Runs a batch: skips inputs that are finished, passes the others to workers, and writes the results.
 
+``stowplan batch`` calls :func:`run_batch`. A *job* is the solving of one input in a process of its own.
+
 For each input the batch writes two files, ``NAME.plan.json`` and then ``NAME.result.json``
 (:class:`~stowplan.portfolio.batch.records.Record`), and finally a line in the journal. An input is finished, and need not be
 solved again, if its record exists, belongs to the same problem and the same settings, and its plan exists as well. A single
-process, which has the lock of the folder, writes all files; the others only compute. Any process may therefore be killed at any
-time, and the next run continues from the files that exist.
+process, which holds the lock of the folder, writes all files; the others only compute. Any process may therefore be killed at
+any time, and the next run continues from the files that exist.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ from stowplan.process_memory import as_mebibytes
 #: Name of the journal in the output folder.
 JOURNAL = "results.jsonl"
 
-#: Lock file of the process that writes into the output folder.
+#: Name of the lock file in the output folder. The process that writes there holds its lock.
 _LOCK = ".batch.lock"
 
 
@@ -70,20 +72,21 @@ def run_batch(
     settings
         How to read and solve every input.
     fresh
-        Whether to solve inputs again that are finished.
+        Whether to solve finished inputs again.
     on_start
         Called with each input before it is read.
     jobs
         Number of inputs that are solved in parallel, each in a process of its own, which in turn starts workers for its
-        candidates; 0 for as many as the processor cores allow. If such a process is killed, its input is tried again; after
-        :data:`~stowplan.portfolio.batch.workers.MOST_TRIES` tries it counts as failed. With 1 (or None), inputs are solved in
-        this process.
+        candidates; 0 for the number of processor cores divided by ``settings.workers``. If such a process is killed, its input
+        is tried again; after :data:`~stowplan.portfolio.batch.workers.MOST_TRIES` tries it counts as failed. With 1 (or None),
+        inputs are solved in this process.
     memory_budget
         Bytes for all jobs together. A job counts as ``settings.workers + 1`` times ``settings.memory_limit``, and as many jobs
-        run as fit. If that limit is None, it is set so that ``jobs`` fit into the budget.
+        run at the same time as fit, at most ``jobs``. If ``settings.memory_limit`` is None, it is chosen so that ``jobs`` jobs
+        fit into the budget.
     scheduler
-        Address of a Dask scheduler (``tcp://host:port``). Its workers read and solve the inputs, under the same paths as on
-        this machine; as many at a time as it has threads, or ``jobs``.
+        Address of a Dask scheduler (``tcp://host:port``). The cluster's workers read and solve the inputs, under the same paths
+        as on this machine. They solve ``jobs`` inputs at a time, or by default as many as the cluster has threads.
     journal
         File that gets a JSON line ``{"name": ..., "record": ...}`` for each result; by default ``results.jsonl`` in the output
         folder.
@@ -93,8 +96,9 @@ def run_batch(
     Yields
     ------
     (Item, Record, bool)
-        Each input with its record, and whether it was finished before: in their order with one job, otherwise as they end.
-        Cancelled ones come last; with several jobs they have :data:`LAST_SECONDS` to return.
+        Each input with its record, and whether it was finished before. With one job they come in the order of ``items``,
+        otherwise in the order in which they end. Cancelled inputs come last; with several jobs they have :data:`LAST_SECONDS`
+        to return.
 
     Raises
     ------
@@ -102,8 +106,8 @@ def run_batch(
         The output folder or the journal cannot be created or written, another batch is writing there, a target does not exist,
         or no scheduler answers.
     UsageError
-        A setting has a wrong type or is out of range, there are two targets for inputs of one kind, or no job fits into the
-        budget.
+        A setting has a wrong type or is out of range, there are two targets for inputs of one kind, no job fits into the
+        budget, or there are both a budget and a scheduler.
     MissingDependencyError
         A scheduler is named, and Dask is not installed.
     """
@@ -126,7 +130,7 @@ def run_batch(
                 remove_temporary(place, r".+\.(plan|proof|result)\.json")
 
         def begin(number: int) -> Task:
-            """The task of the next input."""
+            """The task of the input with this number in ``items``, which is about to be read."""
             item = items[number]
             if on_start is not None:
                 on_start(item)
@@ -148,7 +152,7 @@ def run_batch(
 
 
 def _workers(most: int, scheduler: str | None) -> Workers | None:
-    """The workers that solve the inputs; None if this process solves them itself."""
+    """The workers that solve at most ``most`` inputs at a time; None if this process solves them itself."""
     if scheduler is None:
         return None if most == 1 else LocalWorkers(most)
     from stowplan.portfolio.batch.workers import DaskWorkers
@@ -157,9 +161,10 @@ def _workers(most: int, scheduler: str | None) -> Workers | None:
 
 
 def _limit_jobs(jobs: int | None, budget: int | None, settings: Settings, scheduler: str | None) -> tuple[int, Settings]:
-    """The number of parallel jobs, 0 for as many as a cluster has threads; and the settings with a memory limit.
+    """The number of parallel jobs (0 for as many as a cluster has threads), and the settings.
 
-    The limit is derived from the memory budget if there is one.
+    If there is a memory budget but no memory limit, the settings get a limit that is derived from the budget. Raises UsageError
+    if no job fits into the budget, or if the budget is combined with a scheduler.
     """
     most = (1 if scheduler is None else 0) if jobs is None else whole("{} jobs", jobs, 0)
     if scheduler is not None:
@@ -190,14 +195,19 @@ def _limit_jobs(jobs: int | None, budget: int | None, settings: Settings, schedu
     return min(most, budget // job), settings
 
 
-#: Seconds in which running inputs must return their best plans after a cancellation, and between two checks for one.
+#: After a cancellation, running inputs have LAST_SECONDS to return their best plans. Every _LOOK_SECONDS, the loop checks
+#: whether it was cancelled.
 LAST_SECONDS, _LOOK_SECONDS = 5.0, 0.1
 
 
 def _solve_in_parallel(
     workers: Workers, order: Sequence[int], begin: Callable[[int], Task], cancel: threading.Event
 ) -> Iterator[tuple[int, Outcome]]:
-    """Yield outcomes as they arrive. An input whose worker was lost is tried again after all others."""
+    """Yield the numbers of inputs with their outcomes as they arrive.
+
+    A task is *lost* if its worker ended without an outcome. Its input is tried again after all others. ``order`` has the
+    numbers of the inputs in the order in which they are started, and ``begin`` makes the task of a number.
+    """
     waiting, tasks, lost = deque(order), dict[int, Task](), Counter[int]()
     while waiting or tasks:
         if cancel.is_set():
@@ -234,7 +244,10 @@ def _solve_in_parallel(
 
 
 def _collect_cancelled(workers: Workers, count: int) -> Iterator[tuple[int, Outcome]]:
-    """Yield the outcomes of the ``count`` tasks that run when a batch is cancelled; a task without one is not recorded."""
+    """Yield the outcomes of the ``count`` tasks that are running when a batch is cancelled.
+
+    A task that does not return within :data:`LAST_SECONDS` is not recorded.
+    """
     workers.cancel()
     end = time.monotonic() + LAST_SECONDS
     for _ in range(count):
@@ -244,7 +257,7 @@ def _collect_cancelled(workers: Workers, count: int) -> Iterator[tuple[int, Outc
 
 
 def _make_task(item: Item, folder: Path, output: Path, settings: Settings, targets: tuple[str, ...], fresh: bool) -> Task:
-    """The task of an input."""
+    """The task of an input. Relative paths of the item and in the settings refer to ``folder``; ``output`` has the results."""
     return Task(
         path=os.fsencode(folder / item.path),
         folder=os.fsencode(folder),
@@ -259,7 +272,7 @@ def _make_task(item: Item, folder: Path, output: Path, settings: Settings, targe
 
 
 def _finished_digests(item: Item, output: Path, settings: Settings) -> Finished | None:
-    """The digests of an earlier run with the same settings whose files are complete; None if there is none.
+    """The digests of the input in an earlier run with the same settings whose files are complete; None if there is no such run.
 
     If neither the input nor XLA's plan has changed since, solving it again would only repeat that run.
     """
@@ -276,7 +289,11 @@ def _finished_digests(item: Item, output: Path, settings: Settings) -> Finished 
 
 
 def _store_outcome(item: Item, output: Path, outcome: Outcome, settings: Settings, journal: Journal) -> tuple[Record, bool]:
-    """Write the outcome of an input: plan and certificate, then the record, which marks them as complete, then the line."""
+    """Write the outcome of an input; returns its record, and whether it had been finished before.
+
+    The plan and the certificate are written first, then the record, whose existence says that both are complete, and then the
+    line of the journal.
+    """
     path = item.record_path(output)
     if outcome.record is None:
         record = Record.load(path)
@@ -297,7 +314,8 @@ def _store_outcome(item: Item, output: Path, outcome: Outcome, settings: Setting
 
 
 def _write(item: Item, output: Path, outcome: Outcome) -> None:
-    """Write the files of an outcome; the record is removed first and written last."""
+    """Write the files of an outcome. An old record is removed first and the new one written last, so that every record is
+    valid."""
     record = item.record_path(output)
     files.make_folder(record.parent)
     record.unlink(missing_ok=True)

@@ -1,4 +1,8 @@
-"""Finds the inputs of a suite, and reads and solves one input in any process or on any machine. Nothing is written here."""
+"""Finds the inputs of a suite, and reads and solves one input, in any process or on any machine.
+
+A *suite* is a list of folders, files and patterns, as ``stowplan batch`` and ``stowplan validate`` take it. This module writes
+no files; :mod:`stowplan.portfolio.batch.run` writes what :func:`solve_task` returns.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,10 @@ from stowplan.kernel.kind import kind_of
 from stowplan.kernel.solve import solve
 from stowplan.portfolio.batch.records import Record, Settings, describe_failure
 
-#: Endings of files that a batch writes, which are no inputs.
+#: Suffixes of the files that a batch writes; such files are not inputs.
 _OWN_SUFFIXES = (".plan.json", ".proof.json", ".result.json")
 
-#: Largest number of bytes of an output's name without its suffix; file systems permit 255 with it.
+#: Largest number of bytes of an output file's name without its suffix. File systems permit 255 bytes with the suffix.
 MOST_BYTES = 240
 
 
@@ -35,28 +39,29 @@ class Item(msgspec.Struct, frozen=True):
     """An input, and the name of its files in the output folder."""
 
     path: Path
+    """Path of the input."""
     name: str
-    """Path below the output folder without suffix, with ``/`` between folders."""
+    """Path of the output files below the output folder without suffix, with ``/`` between folders."""
 
     def plan_path(self, folder: Path) -> Path:
-        """Path of its plan."""
+        """Path of the input's plan below the output folder."""
         return folder / f"{self.name}.plan.json"
 
     def proof_path(self, folder: Path) -> Path:
-        """Path of the certificate of its bound."""
+        """Path of the certificate of the input's bound."""
         return folder / f"{self.name}.proof.json"
 
     def record_path(self, folder: Path) -> Path:
-        """Path of its record."""
+        """Path of the input's record."""
         return folder / f"{self.name}.result.json"
 
 
 def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
     """Find the inputs of folders, files and glob patterns.
 
-    In a folder and below it, these are all files whose names end like those of a format's inputs (such as ``.onnx`` or
-    ``.hlo.txt``, plain or ``.gz``), JSON files only if their content is an input; the output has the same subfolders. A file
-    that is named itself or matches a pattern is an input whatever its name.
+    The inputs of a folder are all files in it and its subfolders whose suffix belongs to an input format, such as ``.onnx`` or
+    ``.hlo.txt``, also with ``.gz``. A JSON file is an input only if its content is one. The output folder gets the same
+    subfolders. A file that is named itself or matches a pattern is an input whatever its name.
 
     Parameters
     ----------
@@ -71,9 +76,9 @@ def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
     Raises
     ------
     InputError
-        A path that does not exist, or a pattern or folder with nothing in it.
+        A path does not exist, or a pattern or folder contains no input.
     UsageError
-        Two inputs whose files would have the same name.
+        The output files of two inputs would have the same name.
     """
     by_path: dict[Path, Item] = {}
     for suite in suites:
@@ -94,7 +99,7 @@ def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
 
 
 def _inputs_of(suite: Path) -> Iterator[Item]:
-    """The inputs of a folder, a file or a pattern."""
+    """The inputs of a folder, a file or a pattern; raises InputError if there is no such file or folder."""
     if suite.is_dir():
         for path in sorted(suite.rglob("*")):
             if path.is_file() and not path.name.endswith(_OWN_SUFFIXES) and is_input(path):
@@ -110,7 +115,7 @@ def _inputs_of(suite: Path) -> Iterator[Item]:
 
 
 def _stem(path: Path) -> str:
-    """The name of a file without the suffixes of inputs."""
+    """The name of a file without the suffixes of inputs, short enough for other suffixes to be added."""
     name = path.name.removesuffix(".gz")
     for suffix in (".txt", ".csv", ".json", ".hlo", ".dot", ".gv"):
         name = name.removesuffix(suffix)
@@ -118,7 +123,7 @@ def _stem(path: Path) -> str:
 
 
 def _shorten(name: str) -> str:
-    """A name that is short enough for suffixes to be added; a name that is too long is cut and ends in its digest."""
+    """Returns a name of at most :data:`MOST_BYTES` bytes. A longer name is cut, and a hash of the full name is appended."""
     data = os.fsencode(name)
     if len(data) <= MOST_BYTES:
         return name
@@ -126,34 +131,37 @@ def _shorten(name: str) -> str:
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The digests of the inputs of a finished record."""
+    """The digests of the problem and of XLA's plan from which a finished record was computed."""
 
     problem: str
     """Digest of the problem."""
     xla_plan: str | None
-    """Digest of XLA's own plan, if it was given."""
+    """Digest of XLA's own plan; None if the run did not compare with it."""
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """The reading and solving of one input, as a message to a worker."""
+    """An order to read and solve one input, as a message to a worker."""
 
     path: bytes
     """Path of the input, encoded as the file system has it."""
     folder: bytes
-    """Folder that relative paths in the settings refer to."""
+    """Folder that relative paths in the settings refer to, encoded in the same way."""
     input: str
     """Path of the input as its record names it."""
     plan: str
-    """Name of the plan's file as its record names it."""
+    """Name of the plan's file as the record names it."""
     settings: Settings
+    """How to read and solve the input."""
     targets: tuple[str, ...]
-    """The checked targets of the settings."""
+    """The targets of the settings, checked."""
     earlier: Finished | None = None
-    """The digests of its finished record, if there is one."""
+    """The digests of the input's finished record; None if there is no finished record, or if the input is to be solved
+    again."""
     kinds: dict[str, str] = {}
-    """Where the kinds that are registered in this process are, for processes that have only those of the package."""
+    """Import paths, by name, of the kinds that are registered in the sending process. A worker process registers them, because
+    it starts with those of the package alone."""
     formats: tuple[str, ...] = ()
-    """Modules of the formats that are registered in this process."""
+    """Modules of the input formats that are registered in the sending process."""
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -162,17 +170,18 @@ class Outcome(msgspec.Struct, frozen=True):
     record: bytes | None = None
     """Encoded :class:`~stowplan.portfolio.batch.records.Record`; None if the finished record is still up to date."""
     plan: bytes | None = None
-    """Encoded plan."""
+    """The encoded plan; None if there is none."""
     proof: bytes | None = None
-    """Encoded certificate of its bound, if it was asked for."""
+    """The encoded certificate of the bound; None if there is none."""
     is_kept: bool = True
-    """Whether it is written. After an error in how the command was called, earlier results of the input stay."""
+    """Whether the outcome is written to files. It is False after an error in the call of the command, so that earlier results
+    of the input stay."""
 
 
 def solve_task(task: Task, cancel: threading.Event | None = None) -> Outcome:
-    """Read and solve an input. Errors go to the record, except for a KeyboardInterrupt during reading.
+    """Read and solve an input. Errors become part of the record, except for a KeyboardInterrupt during reading.
 
-    Setting ``cancel`` ends the run with the best plan so far.
+    Setting ``cancel`` ends the run, and the outcome then has the best plan so far.
     """
     try:
         _register(task)
@@ -183,24 +192,31 @@ def solve_task(task: Task, cancel: threading.Event | None = None) -> Outcome:
 
 
 def failure(task: Task, code: int, text: str, *, is_kept: bool = True) -> Outcome:
-    """The outcome of an input that failed, with an exit code and one line that says why."""
+    """The outcome of an input that failed, with the exit code and one line of text that gives the reason."""
     record = Record(input=task.input, settings=task.settings, exit_code=code, error=text)
     return Outcome(files.encode(record), is_kept=is_kept)
 
 
 def read_problem(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
-    """Read the problem of an input, with those of the settings that its format has; a suite may mix all kinds of inputs."""
+    """Read the problem of an input, with those of the settings that its format accepts.
+
+    ``targets`` are the checked targets of all inputs; the input is read for the one that suits it.
+    """
     return _open(path, settings, targets, Path()).problem
 
 
 def _open(path: Path, settings: Settings, targets: tuple[str, ...], folder: Path) -> Opened:
-    """Read an input for its target; ``folder`` is where relative paths in the settings start."""
+    """Read an input for the target that suits it. Relative paths in the settings refer to ``folder``."""
     table = None if settings.op_table is None else folder / settings.op_table
     return open_with(path, msgspec.structs.replace(settings.inputs, target=target_for(path, targets), op_table=table))
 
 
 def _xla_plan(path: Path, opened: Opened, folders: Sequence[Path]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """XLA's own plan of a compiled program as a dictionary by name, and a warning if it cannot be used."""
+    """XLA's own plan of a compiled program, and a warning if the plan cannot be used.
+
+    The first result is a dictionary by the plan's name. It is empty if the input is no compiled program, or if there are no
+    folders or no usable plan.
+    """
     if not folders or opened.program is None:
         return {}, ()
     from stowplan.frontends.xla_plan import import_xla_plan
@@ -229,8 +245,8 @@ def _solve_unless_finished(task: Task, cancel: threading.Event | None) -> Outcom
     opened = read_within(limit, lambda: _open(path, settings, task.targets, folder), began)
     problem = opened.problem
     plans, warnings = _xla_plan(path, opened, [folder / xla_plan for xla_plan in settings.xla_plans])
-    at_hand = files.digest(plans[XLA]) if plans else None
-    if task.earlier == Finished(kind_of(problem).identity(problem)["digest"], at_hand):
+    xla_digest = files.digest(plans[XLA]) if plans else None
+    if task.earlier == Finished(kind_of(problem).identity(problem)["digest"], xla_digest):
         return Outcome()
     options = msgspec.structs.asdict(settings.search)
     if not settings.deterministic:
@@ -239,6 +255,6 @@ def _solve_unless_finished(task: Task, cancel: threading.Event | None) -> Outcom
     result = solve(problem, **options, plans=plans, cancel=cancel).within(settings.time_limit, before)
     result = msgspec.structs.replace(result, warnings=(*opened.warnings, *warnings, *result.warnings))
     values = result.to_dict(None if result.plan is None else task.plan)
-    record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values, xla_plan=at_hand)
+    record = Record(input=task.input, settings=settings, exit_code=result.exit_code, result=values, xla_plan=xla_digest)
     plan, proof = (None if document is None else files.encode(document) for document in (result.plan, result.certificate))
     return Outcome(files.encode(record), plan, proof)

@@ -1,13 +1,14 @@
 """Workers that solve the inputs of a batch in parallel: processes of this machine, or the workers of a Dask cluster.
 
-Run as ``__main__``, this module is such a process. Its arguments are the process id of its parent and the function that does a
-task. It receives tasks on standard input and sends outcomes to the original standard output. It ends with its parent, and the
-processes that it has started end with it.
+Run as ``__main__``, this module is such a process. Its arguments are the process id of its parent and the import path of the
+function that does a task. The process receives tasks on standard input and sends outcomes to its standard output, from which
+all other output is kept away. It ends with its parent, and the processes that it has started end with it.
 
-An executor of joblib (loky 3.5) does not serve here, because its processes share queues. If one is killed, all others end with
-it. If one is killed while it writes a result, half a message stays in a pipe that nobody closes, and the executor waits for the
-rest for ever. If the parent is killed, a helper process remains and warns about semaphores. Here each process has a pipe of its
-own, so that its end closes the pipe, is noticed at once, and costs only its own input another try.
+An executor of joblib (loky 3.5) cannot be used here, because its processes share queues. If one is killed, all others end with
+it. If one is killed while it writes a result, half a message stays in a pipe that nobody closes, and the executor waits forever
+for the other half. If the parent is killed, a helper process remains and warns about semaphores. Here each process has a pipe
+of its own. If the process ends, its pipe closes, the parent notices this at once, and only the input of this process is tried
+again.
 
 For a cluster, this module uses Dask's own client instead of joblib's backend: results arrive one by one and are written as they
 arrive, and a task whose worker ended can be distinguished from one that failed.
@@ -45,44 +46,45 @@ from stowplan.portfolio.batch.records import describe_failure
 from stowplan.portfolio.batch.task import Outcome, Task, solve_task
 from stowplan.process_memory import prefer_to_end, resident
 
-#: A function that does a task; the event is set if it is to end soon.
+#: A function that does a task. When the event is set, it should soon return its best plan so far.
 Work = Callable[[Task, threading.Event], Outcome]
 
-#: How often the process of an input may end without an outcome before the input counts as failed.
+#: An input counts as failed after its process has ended this many times without an outcome.
 MOST_TRIES = 3
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """A task whose worker has ended without an outcome."""
+    """The report on a task whose worker ended without an outcome."""
 
     why: str
-    """The reason, for the record."""
+    """Why the worker ended, for the record."""
     is_final: bool = False
     """Whether another try would end in the same way."""
 
 
 class Workers(Protocol):
-    """Workers that tasks are passed to."""
+    """Workers that do tasks: processes of this machine or of a cluster."""
 
     def has_room(self) -> bool:
-        """Whether another task would be started at once."""
+        """Whether a worker is free, so that another task would be started at once."""
 
     def start(self, number: int, task: Task) -> None:
-        """Pass a task to a worker; :meth:`take` returns its outcome with this number."""
+        """Pass a task to a worker; :meth:`take` returns its outcome together with ``number``."""
 
     def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
-        """Wait for the next of the started tasks to end; None if none has ended in time."""
+        """Wait until one of the started tasks ends; returns its number and outcome, or None if none ends within ``seconds``."""
 
     def cancel(self) -> None:
-        """Make running tasks end soon, with their best plans so far."""
+        """Ask the running tasks to end soon and return their best plans so far."""
 
     def close(self) -> None:
         """End running tasks and the workers."""
 
     blames: bool
-    """Whether a lost task is certainly the one that its worker ended with; otherwise another task may be to blame."""
+    """Whether each worker does one task at a time, so that a lost task is certainly the one that ended its worker. If False, a
+    worker does several tasks at a time, and another one of them may have ended it."""
     tries: int
-    """How often an input may be lost before it counts as failed."""
+    """An input counts as failed after it has been lost this many times."""
 
 
 class LocalWorkers:
@@ -107,7 +109,7 @@ class LocalWorkers:
         self._messages: queue.SimpleQueue[tuple[_Process, bytes | None]] = queue.SimpleQueue()
 
     def has_room(self) -> bool:
-        """Whether there is a process for another task."""
+        """Whether fewer than the largest number of processes are busy."""
         return len(self._busy) + len(self._unstarted) < self._most
 
     def start(self, number: int, task: Task) -> None:
@@ -123,7 +125,7 @@ class LocalWorkers:
             process.send(msgspec.msgpack.encode(task))
 
     def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
-        """Wait for the next outcome, or for the end of a process."""
+        """Wait for the next outcome, or until a busy process ends; None if neither happens within ``seconds``."""
         while True:
             if self._unstarted:
                 return self._unstarted.pop()
@@ -133,7 +135,7 @@ class LocalWorkers:
                 return None
             number = self._busy.pop(process, None)
             if number is None:
-                # The process had no task.
+                # This was the end of an idle process.
                 continue
             try:
                 if data is not None:
@@ -175,7 +177,7 @@ class LocalWorkers:
 
 
 class _Process(ChildProcess):
-    """A process that solves inputs one by one (:func:`main`), and a thread that receives its messages."""
+    """A process that solves inputs one by one (:func:`main`), with a thread that forwards its outcomes to ``messages``."""
 
     def __init__(self, work: Work, messages: queue.SimpleQueue[tuple[_Process, bytes | None]]):
         place = f"{work.__module__}:{work.__qualname__}"
@@ -191,25 +193,26 @@ class _Process(ChildProcess):
         return code
 
     def _listen(self) -> None:
-        """Forward the messages of the process, and None at its end."""
+        """Forward the messages of the process, and then None when the process has ended."""
         with contextlib.suppress(OSError, ValueError), self._incoming:
             while (data := self.receive()) is not None:
                 self._messages.put((self, data))
         self._messages.put((self, None))
 
 
-#: Linux's ``oom_score_adj`` of these processes: if memory runs out, they are killed before others, but after their candidates.
+#: Linux's ``oom_score_adj`` of these processes: if memory runs out, they are killed before other programs, but only after the
+#: processes of their candidates.
 OOM_SCORE = 250
 
 
 def main() -> None:
-    """Do tasks until the parent ends."""
+    """Do tasks one after the other until the parent ends."""
     incoming, outgoing = become_child(int(sys.argv[1]))
     prefer_to_end(OOM_SCORE)
     light_imports()
     work = cast(Work, kinds.load(sys.argv[2]))
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
-    # One event serves all tasks, because no task is started after a cancellation.
+    # All tasks share one event, because no task is started after a cancellation.
     cancel = threading.Event()
     threading.Thread(target=_receive_messages, args=(incoming, tasks, cancel), daemon=True).start()
     while True:
@@ -242,8 +245,9 @@ _ADDRESS = re.compile(r"(tcp|tls|ucx|wss?)://.+:\d+")
 class DaskWorkers:
     """All workers of a Dask scheduler.
 
-    If a worker ends, the cluster tries its tasks again, as often as its setting ``allowed-failures`` says. It blames every task
-    that was on the worker. A task that it gives up is therefore tried once more, alone.
+    If a worker ends, the cluster tries its tasks again, as often as Dask's setting ``allowed-failures`` says. Dask counts a
+    failure for every task that was on the worker, not only for the one that ended it. A task that Dask gives up is therefore
+    tried once more, with no other task running.
 
     Parameters
     ----------
@@ -288,7 +292,7 @@ class DaskWorkers:
         self._cancel: Any = event(f"stowplan-{uuid.uuid4().hex}", client=self._client)
 
     def has_room(self) -> bool:
-        """Whether there is a thread for another task. If there is no worker yet, one task waits for the first."""
+        """Whether there is a thread for another task. If the cluster has no worker yet, one task may wait for the first one."""
         return len(self._running) < max(1, self._most or self._count_threads())
 
     def start(self, number: int, task: Task) -> None:
@@ -299,7 +303,7 @@ class DaskWorkers:
         future.add_done_callback(lambda ended: self._ended.put((number, ended)))
 
     def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
-        """Wait for the next outcome."""
+        """Wait for the next outcome; raises InputError if the scheduler has gone away."""
         try:
             number, future = self._ended.get(timeout=seconds)
         except queue.Empty:
@@ -318,7 +322,7 @@ class DaskWorkers:
         return number, Lost(describe_failure(error)[1], is_final=True)
 
     def cancel(self) -> None:
-        """Set the event that cancels the tasks."""
+        """Set the Dask event that cancels the tasks."""
         with _silence_dask(), contextlib.suppress(Exception):
             self._cancel.set()
 
@@ -343,14 +347,14 @@ def _until_cancelled(work: Callable[[Task, threading.Event], Outcome], task: Tas
     import distributed
 
     event: Any = distributed.Event
-    # The listening thread has no client of its own.
-    told = event(name, client=distributed.get_client())
+    # The client is passed on, because the listening thread, which uses the event, could not find one.
+    cancellation = event(name, client=distributed.get_client())
     cancel, is_over = threading.Event(), threading.Event()
 
     def listen() -> None:
         with contextlib.suppress(Exception):
             while not is_over.wait(_COUNT_SECONDS):
-                if told.is_set():
+                if cancellation.is_set():
                     cancel.set()
 
     threading.Thread(target=listen, daemon=True).start()
@@ -362,7 +366,7 @@ def _until_cancelled(work: Callable[[Task, threading.Event], Outcome], task: Tas
 
 @contextlib.contextmanager
 def _silence_dask() -> Iterator[None]:
-    """Silence Dask's log, which repeats in many lines what an error says once."""
+    """Silence Dask's log within the block, because it repeats in many lines what an error message says once."""
     logger = logging.getLogger("distributed")
     before = logger.level
     logger.setLevel(logging.CRITICAL + 1)

@@ -1,4 +1,8 @@
-"""The candidates for LLM placement, as functions of (problem, context)."""
+"""The candidates for LLM placement, as functions of (problem, context).
+
+A plan places the layers of a language model on the host and the devices, chooses which parts of a device's layers are
+*spilled*, that is, stay on the host, and chooses a micro-batch.
+"""
 
 from __future__ import annotations
 
@@ -11,25 +15,26 @@ from stowplan.portfolio.solver_limits import solver_options
 
 
 def enumeration(problem: Problem, context: Context) -> None:
-    """Every sequence of devices, with layers moved between them and the cheapest parts spilled."""
+    """The heuristic: it tries every sequence of devices and every micro-batch, and divides the layers among them."""
     for plan in plans(problem, context.closed):
         context.plan(plan, "enumeration")
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT models, hinted with the best plan known."""
+    """Solve the CP-SAT models, with the best plan so far as their hint."""
     _prove(problem, context, None)
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The enumeration, and the CP-SAT models for a moment."""
+    """The presolver: the enumeration, then the CP-SAT models for a second or two."""
     if includes_heuristics(context):
         enumeration(problem, context)
     _prove(problem, context, presolve_seconds(context))
 
 
 def _prove(problem: Problem, context: Context, seconds: float | None) -> None:
-    # Not at the top: it imports ortools, which the others can do without.
+    """Solve the CP-SAT models, for at most ``seconds`` if that is not None, and report what they prove."""
+    # The model is imported only here, because it imports ortools, which the enumeration does not need.
     from stowplan.models.llm_placement import cpsat as model
 
     options = solver_options(context, "cpsat", work_rates.LLM_CPSAT, seconds=seconds)

@@ -1,11 +1,13 @@
 """Enumeration of LLM placements: every sequence of devices with every micro-batch, the layers divided by dynamic programming.
 
-For a sequence of devices and a micro-batch, a placement divides the layers into consecutive segments: one on the host, which
-may be empty, and one on each device. The time of a segment depends on no other segment. Where the layers of a segment do not
-fit on their device, parts of them are spilled to the host (:mod:`stowplan.portfolio.llm_placement.spills`). So the best
-division of the last layers among the last devices is a part of the best division of all. What this leaves open are the exact
-solution of the knapsacks and the capacity of the host: if the best division needs more, bytes on the host are given a price,
-which is raised until the division fits (a Lagrangian relaxation).
+For a sequence of devices and a micro-batch, a placement divides the layers into consecutive *segments*: one on the host, which
+may be empty, and one on each device. If the layers of a segment do not fit on their device, parts of them are *spilled*, that
+is, stay on the host (:mod:`stowplan.portfolio.llm_placement.spills`). The time of a segment depends on no other segment.
+Therefore the best division of the last layers among the last devices is a part of the best division of all layers.
+
+The result is not always optimal, for two reasons. The parts to spill are chosen by a greedy rule. And if the best division
+needs more memory on the host than there is, bytes on the host get a price, for which the division that fits is searched by
+bisection (a Lagrangian relaxation).
 """
 
 from __future__ import annotations
@@ -27,29 +29,35 @@ class EnumerationParameters(Parameters, frozen=True):
     """Parameters of the enumeration."""
 
     most_devices: int = 5
-    """Devices up to which all sequences are looked at; of more, the fastest ones."""
+    """Devices of which all sequences are tried. If there are more, only the fastest ones are used."""
     most_prices: int = 24
-    """Prices for a byte on the host that are tried where the host has too little room, for each sequence."""
+    """Prices of a byte on the host that are tried for each sequence of devices, at most. One is enough if the host has enough
+    memory."""
 
 
 PARAMS = parameters(EnumerationParameters, __name__)
 
 
 class Segments(NamedTuple):
-    """All segments of layers on one device. ``time`` and ``host`` are ``[layers + 1, layers + 1]``, by first layer and end."""
+    """All segments of layers on one device. Arrays are indexed by the first layer of a segment and the layer after its last."""
 
     time: Floats
-    """Picoseconds; infinite for no layer, and where the layers do not fit."""
+    """``[layers + 1, layers + 1]`` time of the segment in picoseconds; infinite if it has no layer or does not fit."""
     host: Floats
-    """Bytes that are spilled."""
+    """``[layers + 1, layers + 1]`` bytes of the segment that are spilled."""
     knapsack: Knapsack
+    """Solves the choice of the parts to spill."""
     spills: Spills
+    """The spilled parts of all segments that have a layer."""
     groups: Integers
-    """``[layers + 1, layers + 1]`` number of a segment in ``spills``."""
+    """``[layers + 1, layers + 1]`` number of the segment in ``spills``; -1 if it has no layer."""
 
 
 class Divisions:
-    """The divisions of the layers in one case, which is a micro-batch and a device that computes the host's prompts."""
+    """The divisions of the layers in one *case*: a micro-batch, and the device that computes prompts for layers on the host.
+
+    Layers are divided into classes of equal layers, because those need to be considered only once.
+    """
 
     def __init__(self, problem: Problem, case: Case):
         self.problem, self.batch = problem, case.batch
@@ -57,13 +65,14 @@ class Divisions:
         self.kinds = [same[0] for same in problem.classes]
         self.sizes = np.array([layer_bytes(problem.layers[layer]) for layer in self.kinds], np.int64)
         self.before = _prefix_counts(problem)
-        #: The segments [0, end) on the host, by end.
+        # Picoseconds and bytes of the segments [0, end) on the host, by end.
         costs = [problem.cost(layer, HOST, case.batch, case.copier) for layer in self.kinds]
         self.host_time = (self.before @ np.array(costs, np.int64)).astype(np.float64)
         self.host_bytes = (self.before @ self.sizes).astype(np.float64)
         self.segments = {memory: self._segments(memory, case) for memory in range(1, len(problem.memories))}
 
     def _segments(self, memory: int, case: Case) -> Segments:
+        """All segments on the device with this memory."""
         problem, size = self.problem, self.count + 1
         costs, levels = [], []
         for layer in self.kinds:
@@ -85,9 +94,9 @@ class Divisions:
         return Segments(time, host, knapsack, spills, groups)
 
     def best(self, order: Sequence[int], limit: float) -> Plan | None:
-        """The best plan for a sequence of devices; None if there is none below the limit, in picoseconds."""
+        """The best plan that is found for a sequence of devices; None if none takes less than ``limit`` picoseconds."""
         room = self.problem.room(HOST, self.batch)
-        least, found = limit, None
+        least, cuts = limit, None
         low, price, high = 0.0, 0.0, np.inf
         for number in range(PARAMS.most_prices):
             time, host, ends = self._divide(order, price)
@@ -96,26 +105,27 @@ class Divisions:
             fitting = np.where(host <= room, time, np.inf)
             start = int(fitting.argmin())
             if fitting[start] < least:
-                least, found = fitting[start], [start]
+                least, cuts = fitting[start], [start]
                 for each in ends:
-                    found.append(int(each[found[-1]]))
+                    cuts.append(int(each[cuts[-1]]))
             if host[(time + price * host).argmin()] > room:
                 low = price
             else:
                 high = price
             if high == 0:
                 break
-            # The first price makes bytes beyond the room as expensive as the whole request.
+            # The first price above 0 makes as many bytes as fit on the host as expensive as the whole request.
             price = (low + high) / 2 if high < np.inf else max(2 * low, time.min() / max(1, room))
-        return None if found is None else self._plan(order, found)
+        return None if cuts is None else self._plan(order, cuts)
 
     def _divide(self, order: Sequence[int], price: float) -> tuple[Floats, Floats, list[Integers]]:
-        """The divisions of the layers behind each number of layers on the host that are best at a price of bytes on the host.
+        """The divisions that are best at a price of bytes on the host (ps for a byte), for each number of layers on the host.
 
         Returns
         -------
-        ``[layers + 1]`` times and ``[layers + 1]`` bytes on the host, by the number of layers on the host; and for each device
-        the ends of its segments by their first layer.
+        tuple
+            ``[layers + 1]`` times in picoseconds and ``[layers + 1]`` bytes on the host, by the number of layers on the host;
+            and for each device the ends of its segments, by their first layer.
         """
         every = np.arange(self.count + 1)
         time, host = np.where(every == self.count, 0.0, np.inf), np.zeros(self.count + 1)
@@ -129,6 +139,7 @@ class Divisions:
         return self.host_time + time, self.host_bytes + host, ends[::-1]
 
     def _plan(self, order: Sequence[int], ends: Sequence[int]) -> Plan:
+        """The plan in which the host has the layers before ``ends[0]``, and each device those up to the next end."""
         memories = [HOST] * ends[0]
         levels = [0] * self.count
         for memory, start, end in zip(order, ends, ends[1:], strict=False):
@@ -143,7 +154,10 @@ class Divisions:
 
 
 def orders(problem: Problem) -> list[tuple[int, ...]]:
-    """Sequences of devices; of devices that are alike, only those in which they come in their order."""
+    """The sequences of devices to try, each a tuple of memory numbers.
+
+    Sequences that differ only by an exchange of equal devices count as one. The sequence with the lowest numbers is taken.
+    """
     devices = sorted(range(1, len(problem.memories)), key=lambda memory: -problem.memories[memory].weight_rate)
     devices = sorted(devices[: PARAMS.most_devices])
 
@@ -155,7 +169,7 @@ def orders(problem: Problem) -> list[tuple[int, ...]]:
     found = []
     for count in range(min(len(devices), len(problem.layers)) + 1):
         for order in permutations(devices, count):
-            # The first of devices that are alike stands for all.
+            # Of devices that are equal, those with the lowest numbers are used, in ascending order.
             rest = [memory for memory in devices if memory not in order]
             ascending = all(
                 one < two or alike(one) != alike(two) for at, one in enumerate(order) for two in order[at:] if one != two
@@ -166,7 +180,7 @@ def orders(problem: Problem) -> list[tuple[int, ...]]:
 
 
 def plans(problem: Problem, closed: Callable[[], bool]) -> Iterator[Plan]:
-    """Better and better plans, until all sequences have been looked at or it is closed."""
+    """Yield better and better plans, until all sequences have been tried or ``closed`` returns True."""
     best = np.inf
     every = orders(problem)
     for case in cases(problem):
@@ -184,7 +198,7 @@ def plans(problem: Problem, closed: Callable[[], bool]) -> Iterator[Plan]:
 
 
 def _prefix_counts(problem: Problem) -> Integers:
-    """``[layers + 1, classes]`` how many of the first layers are of each class."""
+    """``[layers + 1, classes]`` how many of the first 0, 1, 2, ... layers belong to each class."""
     counts = np.zeros((len(problem.layers) + 1, len(problem.classes)), np.int64)
     for kind, same in enumerate(problem.classes):
         counts[np.array(same) + 1, kind] = 1

@@ -1,13 +1,15 @@
-"""The placement of llama.cpp's ``--fit``, on by default there: what a request would take without a plan.
+"""The placement that llama.cpp chooses without a plan: that of its option ``--fit``, which is on by default.
 
-Rewritten as rules from what ``common/fit.cpp`` does (llama.cpp of November 2026). It looks at memory alone:
+The rules were derived from ``common/fit.cpp`` (llama.cpp of November 2026). They look at memory alone:
 
-1. If the default split, by free memory, leaves every device its margin, nothing is changed.
-2. Else, from the last device to the first, each takes as many of the layers that are left, back to front, as fit; a mixture of
-   experts leaves all experts on the host here. What is left after the first device stays on the host.
-3. If all of a mixture but the experts fits, devices take whole layers, front to back, as many as fit; the last device then also
-   takes a part of one more layer. On the others that part would overflow to the next device, which plans here cannot say: it is
-   left out, at most one layer a device.
+1. If the default split, in proportion to free memory, leaves every device its margin, it is used.
+2. Otherwise, from the last device to the first, each takes as many of the remaining layers as fit, from the last layer on. Of a
+   mixture-of-experts model, all experts stay on the host in this step. Layers that remain after the first device stay on the
+   host.
+3. If all layers of a mixture-of-experts model fit on devices without their experts, devices take whole layers as far as they
+   fit, from the first device on. The last device then also takes a part of one more layer. In llama.cpp, such a part of a layer
+   of another device would go to the next device. Plans cannot express that, so it is left out; it is at most one layer for each
+   device.
 """
 
 from __future__ import annotations
@@ -19,12 +21,15 @@ import numpy as np
 from stowplan.models.llm_placement.plan import Plan, fits, plan_of, used_bytes
 from stowplan.models.llm_placement.problem import HOST, Problem, layer_bytes
 
-#: Micro-batch that the runtime has by default: the first one of a problem.
+#: Number of the micro-batch that llama.cpp uses by default: the first one of a problem.
 DEFAULT_BATCH = 0
 
 
 def fit_plan(problem: Problem) -> Plan | None:
-    """The plan; None where there is no device, or where the runtime would start without room for it."""
+    """The plan of ``--fit``; None if it does not fit into the memories.
+
+    Without devices, all layers are on the host.
+    """
     if not problem.devices:
         return _plan(problem, [HOST] * len(problem.layers), [0] * len(problem.layers))
     memories = default_split(problem)
@@ -41,27 +46,27 @@ def fit_plan(problem: Problem) -> Plan | None:
 
 
 def default_split(problem: Problem) -> list[int]:
-    """Memory of each layer by llama.cpp's default: all on devices, in shares of their free memory."""
+    """The memory of each layer in llama.cpp's default split: all layers are on devices, in proportion to their free memory."""
     free = np.array([device.capacity for device in problem.devices], np.float32)
     return split(len(problem.layers), free, len(problem.layers))
 
 
 def split(count: int, shares: Sequence[float] | np.ndarray[tuple[int], np.dtype[np.float32]], offloaded: int) -> list[int]:
-    """Memory of each layer for shares of devices (``-ts``) and a number of layers on devices (``-ngl``).
+    """The memory of each layer for shares of devices (``-ts``) and a number of layers on devices (``-ngl``).
 
-    Computed with 32-bit floats, as llama.cpp does.
+    It is computed with 32-bit floats, as in llama.cpp.
 
     Parameters
     ----------
     count
-        Layers, the output layer among them.
+        Number of layers, including the output layer.
     shares
-        Of the devices; the sum is not 0.
+        Share of each device, in any unit.
     offloaded
         How many of the last layers are on devices.
     """
     ends = np.cumsum(np.asarray(shares, np.float32), dtype=np.float32)
-    # Without any memory all layers go to the first device, where they do not fit.
+    # If all shares are 0, all offloaded layers go to the first device.
     ends = ends / ends[-1] if ends[-1] else ends + np.float32(1)
     offloaded = min(offloaded, count)
     memories = [HOST] * (count - offloaded)
@@ -72,30 +77,32 @@ def split(count: int, shares: Sequence[float] | np.ndarray[tuple[int], np.dtype[
 
 
 def _plan(problem: Problem, memories: Sequence[int], spilled: Sequence[int]) -> Plan | None:
+    """The plan with these memories and numbers of spilled parts of layers; None if it does not fit."""
     return plan_of(problem, memories, spilled, DEFAULT_BATCH) if fits(problem, memories, spilled, DEFAULT_BATCH) else None
 
 
 def _layout(problem: Problem, counts: Sequence[int], parts: Sequence[int], partial: int | None) -> tuple[list[int], list[int]]:
-    """Memories and spilled parts, of layers by device: whole ones first, then those whose experts are spilled.
+    """The memory and the number of spilled parts of each layer.
 
-    ``partial`` is how many parts the first of the last device's partial layers spills; None for all, as the others.
+    Device number d has ``counts[d]`` layers. The last ``parts[d]`` of them are *partial*: their experts are spilled.
+    ``partial`` is the number of parts that the first partial layer of the last device spills; None for all parts.
     """
     memories = [HOST] * (len(problem.layers) - sum(counts))
     spilled = [0] * len(memories)
-    for device, (count, some) in enumerate(zip(counts, parts, strict=True)):
+    for device, (count, partial_count) in enumerate(zip(counts, parts, strict=True)):
         for number in range(count):
             layer = problem.layers[len(memories)]
             memories.append(1 + device)
-            is_partial = number >= count - some
+            is_partial = number >= count - partial_count
             parts_here = len(layer.spillable) if is_partial else 0
-            if is_partial and partial is not None and number == count - some and device == len(counts) - 1:
+            if is_partial and partial is not None and number == count - partial_count and device == len(counts) - 1:
                 parts_here = min(partial, parts_here)
             spilled.append(parts_here)
     return memories, spilled
 
 
 def _back_to_front(problem: Problem) -> list[int]:
-    """Layers of each device, filled from the last device and the last layer."""
+    """The number of layers of each device, filled from the last device and the last layer on (rule 2)."""
     counts, left = [0] * len(problem.devices), len(problem.layers)
     for device in reversed(range(len(counts))):
         room = problem.room(1 + device, DEFAULT_BATCH)
@@ -110,7 +117,10 @@ def _back_to_front(problem: Problem) -> list[int]:
 
 
 def _front_to_back(problem: Problem, counts: Sequence[int], parts: Sequence[int]) -> tuple[list[int], list[int], int | None]:
-    """Layers whose experts are spilled become whole ones, from the first device on, as many as fit."""
+    """Turn partial layers into whole ones, from the first device on, as many as fit (rule 3).
+
+    Returns the arguments ``counts``, ``parts`` and ``partial`` of :func:`_layout`.
+    """
     counts, parts = [*counts], [*parts]
     start = next(device for device, count in enumerate(counts) if count)
     last = len(counts) - 1
@@ -137,5 +147,6 @@ def _front_to_back(problem: Problem, counts: Sequence[int], parts: Sequence[int]
 
 
 def _device_fits(problem: Problem, counts: Sequence[int], parts: Sequence[int], device: int) -> bool:
+    """Whether the layers of one device fit, if devices have these numbers of layers and of partial layers."""
     memories, spilled = _layout(problem, counts, parts, None)
     return used_bytes(problem, memories, spilled)[1 + device] <= problem.room(1 + device, DEFAULT_BATCH)

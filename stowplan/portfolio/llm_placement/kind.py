@@ -1,4 +1,8 @@
-"""LLM placement as a kind of problem: how its plans are verified, and its candidates."""
+"""The kind ``llm_placement``: how its plans are verified and described, and which candidates and baselines it has.
+
+A plan places the layers of a language model on the host and the devices, chooses which parts of a device's layers stay on the
+host, and chooses a micro-batch. The objective is the time of a request in ps.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +22,7 @@ from stowplan.verification import Verification
 
 
 def _on_host(problem: Problem) -> Plan | None:
+    """The plan with all layers on the host; None if they do not fit."""
     from stowplan.models.llm_placement.plan import plan_of
 
     layers = len(problem.layers)
@@ -26,6 +31,7 @@ def _on_host(problem: Problem) -> Plan | None:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    """All candidates of the problem, most useful first."""
     return [
         PRESOLVER,
         in_caller(Candidate("enumeration", "heuristic", share=0.4), options),
@@ -49,7 +55,7 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def bytes_by_memory(problem: Problem, plan: Plan) -> dict[str, int]:
-    """Bytes of weights, caches and buffers in each memory that the plan uses."""
+    """Bytes of weights, caches and buffers in each memory that the plan uses, by the memory's name."""
     used = used_bytes(problem, plan.memories, plan.spilled)
     used[HOST] += problem.host_bytes
     return {

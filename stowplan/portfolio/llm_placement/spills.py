@@ -1,10 +1,11 @@
-"""Which parts of the layers on a device are spilled to the host, so that the rest fits: a knapsack with a few options a layer.
+"""Chooses which parts of the layers on a device are *spilled*, that is, stay on the host, so that the other parts fit.
 
-Each layer has levels: at level ``n`` its first ``n`` spillable parts are on the host. A level frees bytes of the device and
+Each layer has *levels*: at level ``n`` its first ``n`` spillable parts are on the host. A level frees bytes of the device and
 costs time. This is a multiple-choice knapsack problem, solved by its usual greedy rule (Kellerer, Pferschy and Pisinger,
-"Knapsack Problems", 2004, chapter 11): the levels of each layer that lie on the lower convex hull of time over bytes are taken
-in the order of time lost for each byte freed. The last of them is taken for as many layers as leave something to free, and one
-more layer frees the rest at the least cost. All this is done for many groups of layers at once, as arrays.
+"Knapsack Problems", 2004, chapter 11). A *step* raises layers of a class of equal layers from one level to a higher one. The
+steps between levels on the lower convex hull of time over bytes are taken in the order of time lost for each byte freed. The
+last step is taken only for as many layers as are needed and do not free too much, and one more layer frees the rest at the
+least cost. The module does this for many groups of layers at once, as arrays.
 """
 
 from __future__ import annotations
@@ -21,38 +22,42 @@ Floats = NDArray[np.float64]
 
 
 class Level(NamedTuple):
-    """What a level of a layer frees and costs, compared with level 0."""
+    """The bytes that a level of a layer frees and the time that it costs, compared with level 0."""
 
     freed: int
-    """Bytes."""
+    """Bytes of the device that are freed."""
     time: int
-    """Picoseconds of the request; may be negative."""
+    """Picoseconds that a request takes longer; may be negative."""
 
 
 class Step(NamedTuple):
-    """From one level of the layers of a class to a higher one."""
+    """The step of a layer from one level to a higher one."""
 
     kind: int
     """Number of the class of layers."""
     source: int
+    """Level before the step."""
     target: int
+    """Level after the step."""
     freed: int
+    """Bytes of the device that the step frees, for each layer."""
     time: int
+    """Picoseconds that a request takes longer, for each layer; may be negative."""
 
 
 class Spills(NamedTuple):
     """The greedy solutions for groups of layers. All arrays have one entry for each group."""
 
     time: Floats
-    """Picoseconds that the spills cost; infinite if the layers do not fit even with all parts spills."""
+    """Picoseconds that the spills cost; infinite if the layers do not fit even if all parts are spilled."""
     freed: Integers
-    """Bytes that go to the host."""
+    """Bytes that are spilled to the host."""
     last: Integers
-    """Number of the last step; all steps before it are taken for all layers of their class."""
+    """Number of the last step in :attr:`Knapsack.steps`. All steps before it are taken for all layers of their classes."""
     layers: Integers
-    """Layers for which the last step is taken."""
+    """Number of layers for which the last step is taken."""
     extra: Integers
-    """Index of the step of one more layer among :meth:`Knapsack.extras` of the last step; -1 for none."""
+    """Index of the step that one more layer takes, in :meth:`Knapsack.extras` of the last step; -1 for none."""
 
 
 class Knapsack:
@@ -61,21 +66,21 @@ class Knapsack:
     Parameters
     ----------
     levels
-        For each class of layers its levels; the first one is ``Level(0, 0)``.
+        The levels of each class of layers. The first level of each class is ``Level(0, 0)``.
     """
 
     def __init__(self, levels: Sequence[Sequence[Level]]):
         self.levels = levels
         steps = [step for kind, options in enumerate(levels) for step in _hull(kind, options)]
         self.steps = sorted(steps, key=lambda step: (step.time / step.freed, step.kind, step.target))
-        #: [steps + 1][classes] the level of each class before a step is taken.
+        #: [steps + 1][classes] the level of each class before each step is taken; the last row is the level after all steps.
         self.before = [[0] * len(levels)]
         for step in self.steps:
             self.before.append([*self.before[-1]])
             self.before[-1][step.kind] = step.target
 
     def extras(self, last: int) -> list[Step]:
-        """Steps that one more layer can take where ``last`` is the last step."""
+        """The steps that one more layer can take if number ``last`` is the last step."""
         found = []
         for kind, source in enumerate(self.before[last]):
             here = self.levels[kind][source]
@@ -86,14 +91,14 @@ class Knapsack:
         return found
 
     def spill(self, counts: Integers, over: Integers) -> Spills:
-        """Free bytes in groups of layers.
+        """Choose the spills of groups of layers.
 
         Parameters
         ----------
         counts
-            ``[groups, classes]`` layers of each class.
+            ``[groups, classes]`` number of layers of each class.
         over
-            ``[groups]`` bytes that are to be freed; 0 or less where everything fits.
+            ``[groups]`` bytes that have to be freed; 0 or less if the layers of the group fit.
         """
         groups = len(over)
         time, freed = np.zeros(groups), np.zeros(groups, np.int64)
@@ -103,7 +108,7 @@ class Knapsack:
         for number, step in enumerate(self.steps):
             layers = counts[:, step.kind]
             now = np.where(is_open, layers, 0)
-            # Steps that save time come first, and are taken even if nothing has to be freed.
+            # Steps that save time come first, and are taken even if no bytes have to be freed.
             ends = is_open & (left <= layers * step.freed) & (step.time >= 0)
             if ends.any():
                 now[ends], extra[ends] = self._end(number, counts[ends], np.maximum(left[ends], 0))
@@ -121,7 +126,10 @@ class Knapsack:
         return Spills(time, freed, last, taken, extra)
 
     def _end(self, number: int, counts: Integers, left: Integers) -> tuple[Integers, Integers]:
-        """At the last step: how many layers take it, and which step one more layer takes."""
+        """How many layers take the last step, and which step one more layer takes, for each group.
+
+        ``left`` [groups] are the bytes that the steps before have not freed.
+        """
         step = self.steps[number]
         taken, rest = np.divmod(left, step.freed)
         extra, least = np.full(len(left), -1), np.full(len(left), np.inf)
@@ -132,7 +140,10 @@ class Knapsack:
         return taken, extra
 
     def levels_of(self, spills: Spills, group: int, counts: Sequence[int]) -> list[tuple[int, int, int]]:
-        """For one group: how many layers of a class are at a level other than 0, as (class, layers, level)."""
+        """The levels of one group that are not 0, as rows (class, number of layers, level).
+
+        ``counts`` are the numbers of layers of each class in the group.
+        """
         last, taken, extra = int(spills.last[group]), int(spills.layers[group]), int(spills.extra[group])
         left, found = [*counts], []
         if taken:
@@ -148,7 +159,7 @@ class Knapsack:
 
 
 def _hull(kind: int, levels: Sequence[Level]) -> list[Step]:
-    """Steps between neighbouring levels on the lower convex hull; their time for each byte increases."""
+    """The steps between neighbouring levels on the lower convex hull of class ``kind``; their time for each byte increases."""
     corners: list[int] = [0]
     for level in sorted(range(1, len(levels)), key=lambda level: (levels[level].freed, levels[level].time)):
         if levels[level].freed <= levels[corners[-1]].freed:
@@ -163,4 +174,5 @@ def _hull(kind: int, levels: Sequence[Level]) -> list[Step]:
 
 
 def _slope(levels: Sequence[Level], source: int, target: int) -> float:
+    """Picoseconds for each byte that is freed between two levels."""
     return (levels[target].time - levels[source].time) / (levels[target].freed - levels[source].freed)

@@ -1,8 +1,10 @@
 """A memory-mapping problem as flat tables, for the compiled heuristics.
 
-The unit of decision is the *access*: all uses of a tensor by one step. If a tensor lives outside a loop, all of its uses in the
-loop are one access, because the rules keep such a tensor in fast memory for the whole loop or not at all. If an asynchronous
-operation holds a tensor, all of its uses from the start to the end of the operation are one access.
+A *use* is the read or write of one tensor by one step. Heuristics decide about *accesses*. An access is all uses of a tensor by
+one step. There are two exceptions. If a tensor lives outside a loop, all of its uses in the loop are one access, because the
+rules keep such a tensor in fast memory for the whole loop or not at all. If an asynchronous operation holds a tensor, all of
+its uses from the start to the end of the operation are one access. A *boundary* is the moment before a step or after the last
+one.
 """
 
 from __future__ import annotations
@@ -34,79 +36,83 @@ class StepRow:
     weight: int
     """How often the step runs."""
     floor: int
-    """Weighted least latency (ps)."""
+    """The least latency of the step, times its weight (ps)."""
     first_use: int
-    """Its first use."""
+    """The first use of the step."""
     first_term: int
-    """Its first term. Each piece has 1 + uses terms: its base, then one for each use."""
+    """The first term of the step. Each piece has 1 + uses terms: its base, then one for each use."""
     table: int
-    """Index of its first latency in ``Data.table``; -1 if it has no latency table."""
+    """Index of the step's first latency in ``Data.table``; -1 if the step has no latency table."""
     table_use: int
-    """Index in ``Data.table`` of the first use that the latency table depends on, as a position among the step's uses."""
+    """Index in ``Data.table`` from which on it lists the uses that the latency table depends on. Each is a position among the
+    uses of the step."""
     table_uses: int
-    """Number of these uses."""
+    """Number of uses that the latency table depends on."""
     down: int
-    """The latest boundary, not after this one, at which copies may begin or end."""
+    """The latest boundary at which copies may begin or end, up to the boundary before this step."""
     up: int
-    """The earliest such boundary, not before this one."""
+    """The earliest boundary at which copies may begin or end, from the boundary before this step on."""
 
 
 class TermRow:
     """A term of a piece (ps); for the base of a piece, both fields are equal."""
 
     slow: int
-    """What the use adds if it is served from slow memory."""
+    """The time that the use adds if it is served from slow memory (ps)."""
     fast: int
-    """What it adds if it is served from fast memory."""
+    """The time that the use adds if it is served from fast memory (ps)."""
 
 
 class TensorRow:
     """A tensor."""
 
     bytes: int
-    """Size, rounded up to the alignment."""
+    """Size in bytes, rounded up to the alignment."""
     copy_in: int
     """Duration of a copy from slow to fast memory (ps)."""
     copy_out: int
     """Duration of a copy from fast to slow memory (ps)."""
     is_input: int
-    """1 if it has content before the program starts."""
+    """1 if the tensor has content before the program starts; otherwise 0."""
     is_output: int
-    """1 if its content is needed after the program ends."""
+    """1 if the content of the tensor is needed after the program ends; otherwise 0."""
     can_copy: int
-    """0 for a tensor internal to a loop, which has no copies."""
+    """0 if the tensor is internal to a loop, so that it may not be copied; otherwise 1."""
     uniform: int
-    """1 if it must be in fast memory throughout and at one offset, or not at all."""
+    """1 if the tensor must be in fast memory throughout and at one offset, or not at all; otherwise 0."""
     first_access: int
-    """Its first access."""
+    """The first access of the tensor."""
 
 
 class AccessRow:
     """An access: the uses of a tensor in the steps ``[low, high)``."""
 
     low: int
+    """First step of the access."""
     high: int
+    """Step after the last step of the access."""
     reads: int
-    """1 if it needs the content from before."""
+    """1 if the access needs the content from before; otherwise 0."""
     writes: int
-    """1 if it writes."""
+    """1 if the access writes the tensor; otherwise 0."""
     defines: int
-    """1 if a residency may begin with it: it writes a whole new version, in one step."""
+    """1 if a residency may begin with the access, because it writes a whole new version; otherwise 0."""
     first_use: int
-    """Its first entry in ``Data.access_uses``."""
+    """Index of the access's first entry in ``Data.access_uses``."""
     released: int
-    """Boundary from which a copy-in for it may start: the end of the asynchronous operation that held the tensor last."""
+    """Boundary from which on a copy-in for the access may start: the end of the last asynchronous operation before it that held
+    the tensor; 0 if there is none."""
     written: int
-    """Boundary after its last write."""
+    """Boundary after the last write of the access; 0 if it does not write."""
 
 
 class UseRow:
-    """A use of an access."""
+    """A use that belongs to an access."""
 
     use: int
-    """Number of the use."""
+    """Number of the use in the problem."""
     step: int
-    """The step that makes it."""
+    """The step that makes the use."""
 
 
 class Data(NamedTuple):
@@ -121,19 +127,19 @@ class Data(NamedTuple):
     max_preloads: int
     """Number of residencies that may begin with the program, without a copy."""
     stalls_allowed: int
-    """1 if steps may wait for copies."""
+    """1 if steps may wait for copies; otherwise 0."""
     steps: Sequence[StepRow]
-    """[T + 1]"""
+    """[T + 1] the steps."""
     terms: Sequence[TermRow]
     """The terms of all pieces."""
     table: Ints
-    """Latencies (ps) and uses of the steps that have latency tables."""
+    """The latencies (ps) of each step that has a latency table, followed by the uses that the table depends on."""
     tensors: Sequence[TensorRow]
-    """[N + 1]"""
+    """[N + 1] the tensors."""
     accesses: Sequence[AccessRow]
-    """[A + 1], sorted by tensor, then by step."""
+    """[A + 1] the accesses, sorted by tensor, then by step."""
     access_uses: Sequence[UseRow]
-    """[U]"""
+    """[U] the uses, sorted by access."""
 
 
 #: A capacity larger than the memory of any program, in bytes, with which sums still fit in 64 bits.
@@ -141,7 +147,7 @@ MOST_CAPACITY = 1 << 60
 
 
 def build(problem: Problem) -> Data:
-    """The tables of a problem; takes about 2 us for each use."""
+    """Build the tables of a problem, in about 2 us for each use."""
     align = problem.alignment
     tensors = problem.tensors
     inner = internal_loops(problem)
@@ -208,15 +214,15 @@ def _steps(problem: Problem) -> tuple[Columns, Columns, list[int]]:
 def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
     """Columns of the accesses and of their uses, and the first access of each tensor.
 
-    ``inner`` [N] has for each tensor the innermost loop that it is internal to, -1 for none.
+    ``inner`` [N] has for each tensor the innermost loop to which it is internal; -1 for none.
     """
     tensors, horizon = len(problem.tensors), problem.horizon
     owner = np.array(problem.tensor_of_use, np.int64)
-    # Uses sorted by tensor, then by step.
+    # From here on, uses are sorted by tensor, then by step.
     order = np.argsort(owner, kind="stable")
     owner, step = owner[order], np.array(problem.step_of_use, np.int64)[order]
     is_output = np.array([use.is_output for step in problem.steps for use in step.uses], np.bool_)[order]
-    # Steps of the access of each use: those of the outermost loop that the tensor is outside of, or the step itself.
+    # The steps of the access of each use are those of the outermost loop that the tensor is outside of, or the step itself.
     low, high = step.copy(), step + 1
     for loop in np.unique(inner) if problem.loops else ():
         free, affected = residency_boundaries(problem, int(loop)), inner[owner] == loop

@@ -1,4 +1,8 @@
-"""The candidates for memory mapping, as functions of (problem, context)."""
+"""The candidates for memory mapping, as functions of (problem, context).
+
+A *candidate* is one method of a run of ``solve``, which reports plans, bounds and hints to its context. A *hint* gives for each
+access of a tensor numbers in [0, 1] that say how likely the tensor is in fast memory there in a good plan.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +32,19 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     deterministic_piece: int = 20
-    """Rounds between two calls of ``closed`` in a deterministic run."""
+    """Rounds of ruin and recreate between two calls of :meth:`Context.closed` in a deterministic run."""
     look_every: float = 0.01
-    """Seconds between two calls of ``closed`` in other runs."""
+    """Seconds between two calls of :meth:`Context.closed` in other runs."""
     loss: float = 2e-3
-    """Largest loss that a round may cause at the beginning, as a part of the difference between the first plan and the
-    floor."""
+    """Part of the difference between the objective of the first plan and the floor (a simple lower bound) by which a round of
+    ruin and recreate may make the plan worse at the beginning."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """The candidate that computes the baseline ``greedy`` alone: the greedy in the style of production compilers."""
+    """The candidate that computes the baseline ``greedy`` alone: the greedy heuristic in the style of production compilers."""
     data = arrays.build(problem)
     state, complete = heuristics.run(heuristics.production_greedy(data), context.closed)
     if complete:
@@ -75,11 +79,14 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _construct_and_report(problem: Problem, context: Context, data: arrays.Data) -> Iterator[State]:
-    """Run the constructive heuristics; yields each state, and reports the baseline and every plan better than all before."""
+    """Run the constructive heuristics; yields the state of each.
+
+    The plan of the baseline is reported, and so is every plan that is better than all before.
+    """
     best_total = math.inf
     for source, steps in heuristics.constructive(data):
         state, is_complete = heuristics.run(steps, context.closed)
-        # A greedy that was interrupted is not the baseline.
+        # A greedy heuristic that was interrupted has not made the baseline's plan.
         source = source if is_complete else "search"
         if source == "greedy" or state.totals[0].total < best_total:
             context.plan(export_plan(problem, data, state), source)
@@ -90,7 +97,10 @@ def _construct_and_report(problem: Problem, context: Context, data: arrays.Data)
 
 
 def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State, guides: Guides) -> None:
-    """Improve a state by ruin and recreate, and take over better plans of other candidates and of hints."""
+    """Improve a state by ruin and recreate, and report better plans.
+
+    The search continues from plans of other candidates, and from plans that follow hints, if these are better.
+    """
     search = new_search(data, state, heuristics.densities(data, 1), context.seed())
     status = search.status[0]
     first_objective = reported = int(status.best)
@@ -106,7 +116,7 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
             save_best(state, search)
             reported = int(status.best)
         before = int(status.best)
-        # The accepted loss falls to 0 as time goes by, as in threshold accepting.
+        # As in threshold accepting, the loss that a round may cause falls to 0 during the search.
         ruin_and_recreate(data, state, search, rounds, PARAMS.loss * (first_objective - floor) * (1.0 - progress) ** 2)
         stagnation.add(before - int(status.best))
         if time.monotonic() >= report_at:
@@ -129,9 +139,9 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
 
 
 def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]:
-    """Yield the progress from 0 to 1 and the number of rounds for the next slice.
+    """Yield, for each slice of the search, the progress from 0 to 1 and the number of rounds to do.
 
-    In a deterministic run, rounds measure the progress; in others, the time does.
+    In a deterministic run, the progress is the part of all rounds that is done; in others, the part of the time that is over.
     """
     total = context.work(work_rates.MAPPING_ROUNDS, problem.use_count + 50, least=50)
     if total is not None:
@@ -149,7 +159,10 @@ def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]
 
 
 def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int) -> State | None:
-    """The state of the best plan of all candidates, if it is better than ``objective`` and a state can represent it."""
+    """The state of the best plan of all candidates; None if the state is not better than ``objective`` (ps).
+
+    A state cannot represent every plan exactly (:func:`import_plan`), so the state may be worse than the plan.
+    """
     plan, _ = context.incumbent()
     if plan is None or plan.objective >= objective:
         return None
@@ -158,9 +171,10 @@ def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int
 
 
 def relaxation(problem: Problem, context: Context) -> None:
-    """The exact candidate ``relaxation``: a hint from the plain linear relaxation, then bounds from relaxations of segments.
+    """The exact candidate ``relaxation``: a hint from the linear relaxation, then bounds from relaxations of segments.
 
-    The relaxations of segments are more detailed: first linear programs, then with cuts and integer variables.
+    A *segment* is a part of the program between two boundaries. The relaxations of segments are more detailed: they are linear
+    programs first, and later have cuts and integer variables.
     """
     from stowplan.models.memory_mapping.milp.segments import SegmentBounds
     from stowplan.models.memory_mapping.milp.solve import Effort
@@ -182,11 +196,15 @@ def relaxation(problem: Problem, context: Context) -> None:
 
 
 def complete(problem: Problem, context: Context) -> None:
-    """The complete CP-SAT model, with the best plan so far as its hint. Leaves a note if it does not support the problem."""
+    """Solve the complete CP-SAT model, with the best plan so far as its hint.
+
+    If the model does not support the problem, the candidate's entry in the result gets a note.
+    """
     _solve_complete(problem, context, context.remaining())
 
 
 def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
+    """Solve the complete model for at most ``seconds``, and report its plan and bound."""
     from stowplan.models.memory_mapping.cpsat import solve as solve_complete
 
     plan, bound = context.incumbent()
@@ -207,7 +225,7 @@ def _solve_complete(problem: Problem, context: Context, seconds: float) -> None:
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """The bound of the complete MILP, started from the best plan so far.
+    """Report the bound of the complete MILP, whose solver starts from the best plan so far.
 
     The solver is CBC, or GSCIP if CBC is not installed or the run is deterministic.
     """

@@ -1,4 +1,4 @@
-"""Converts between plans and the state of the compiled heuristics."""
+"""Converts between plans and the state of the compiled heuristics (:mod:`stowplan.portfolio.memory_mapping.state`)."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> 
     between = problem.evictions == "between_steps"
 
     def place(copy: Copy) -> tuple[int, bool, int, int, bool]:
-        # The order of a state's queues: by boundary, then by deadline, then by tensor, with copies out before copies in. Copies
-        # that their own boundary waits for may come in any order. They come first if they make space between two steps, so that
-        # the tensor that leaves is copied before the one that takes its place.
+        # This is the order of a state's queues: by boundary, then by deadline, then by tensor, with copies out before copies
+        # in. A copy for which its own boundary waits may have any position among those of the boundary. It comes first if it
+        # makes space between two steps, so that the tensor that leaves is copied before the one that takes its place.
         waits = between and copy.direction == "out" and copy.start == copy.end
         return copy.start, not waits, copy.end, copy.tensor, copy.direction == "in"
 
@@ -56,9 +56,9 @@ def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> 
 def import_plan(problem: Problem, data: Data, plan: Plan) -> State:
     """The state that represents a valid plan, as far as a state can.
 
-    Uses that the plan serves from slow memory during a residency become fast; copies that are queued at one boundary are sorted
-    by their deadlines; of several copies out of a residency only the last is kept; a residency without uses is dropped; and
-    sliced prefetches become whole copies.
+    The plan changes in five ways. Uses that it serves from slow memory during a residency become fast. Copies that are queued
+    at one boundary are sorted by their deadlines. Of several copies out of a residency only the last remains. A residency that
+    serves no access is dropped. Sliced prefetches become whole copies.
     """
     plan = with_whole_copies(problem, plan)
     copy_in_ends = {(copy.tensor, copy.start): copy.end for copy in plan.copies if copy.direction == "in"}

@@ -1,8 +1,10 @@
 """Constructive heuristics that follow a hint: tensors enter fast memory where the hint says so, and stay as long as it says.
 
-One plan is built for each of several thresholds and orders, and then filled up with tensors that the hint left out. Unguided
-heuristics run as well, so that a bad hint only costs a little time. Hints come from the caller or from other candidates, or are
-computed here (:class:`Guides`).
+A *hint* gives for each access of a tensor numbers in [0, 1], such as how likely the access is served from fast memory in a good
+plan. One plan is built for each of several thresholds and orders of insertion, and then filled up with tensors that the hint
+left out. Other heuristics run without a hint, so that a bad hint only costs a little time. Hints come from the caller or from
+other candidates, or are computed here (:class:`Guides`). The *relaxation* is a MILP of the problem without integrality, whose
+solution is such a hint. The *learned guide* is a neural network that computes one.
 """
 
 from __future__ import annotations
@@ -43,13 +45,14 @@ class GuideParameters(Parameters, frozen=True):
     """Parameters of guided plans."""
 
     thresholds: tuple[float, float] = (0.2, 0.05)
-    """Values of a hint, between 0 and 1; plans are built for each. A tensor enters fast memory only at accesses whose ``fast``
-    reaches the value, and stays there only from accesses whose ``keep`` reaches the same value. Both are small: a tensor that
-    the relaxation keeps only partly in fast memory is worth trying, and one half is much worse (docs/results/guidance.md).
+    """Values of a hint, between 0 and 1, that serve as thresholds; plans are built for each. A tensor enters fast memory only
+    at accesses whose ``fast`` reaches the threshold, and stays there only after accesses whose ``keep`` reaches it. The
+    thresholds are small, because a tensor that the relaxation keeps only partly in fast memory is worth trying. A threshold of
+    one half is much worse (docs/results/guidance.md).
     """
     margin: float = 0.02
-    """Part of the objective by which a first plan that follows a hint may be worse for further plans to be built
-    (docs/results/guidance.md)."""
+    """Part of the best objective. If the first plan that follows a hint is worse by more than this part, no further plans are
+    built for the hint (docs/results/guidance.md)."""
     large_uses: int = 15_000
     """Uses of a problem above which the exact candidate spends only the part ``large_part`` of its time on the relaxation's
     hint."""
@@ -65,7 +68,8 @@ class GuideParameters(Parameters, frozen=True):
     iteration_uses: float = 5000.0
     """Uses of a problem whose simplex iterations take twice as long as those of a small problem."""
     orders: tuple[int, ...] = (0, 1, 2, 3)
-    """Numbers of the orders of insertion: by saving, by bytes, by saving over the root of bytes, by saving over bytes."""
+    """Numbers of the orders of insertion that are tried. The orders are by descending saving (0), bytes (1), saving divided by
+    the square root of the bytes (2), and saving divided by the bytes (3)."""
 
 
 PARAMS = parameters(GuideParameters, __name__)
@@ -75,13 +79,13 @@ class Guide(NamedTuple):
     """The values of a hint as arrays of shape ``[accesses]``, in [0, 1]."""
 
     fast: Floats
-    """How much the access should be served from fast memory."""
+    """How likely the access is served from fast memory in a good plan."""
     keep: Floats
-    """How much the tensor should stay in fast memory until its next access."""
+    """How likely the tensor stays in fast memory until its next access in a good plan."""
     sure: Floats
-    """Confidence in the two values."""
+    """Confidence in these two values."""
     place: Floats | None = None
-    """Suggested place in fast memory; None if the hint has none."""
+    """Suggested place in fast memory, as a part of its size; None if the hint suggests no places."""
 
 
 def guide(hint: Hint) -> Guide:
@@ -92,10 +96,10 @@ def guide(hint: Hint) -> Guide:
 
 
 def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
-    """Insert every tensor in the best of the ways that the guide permits.
+    """Insert every tensor in the best of the ways that the hint permits.
 
-    ``least`` is the threshold of :func:`~stowplan.portfolio.memory_mapping.heuristics.follow`, ``by`` the number of the order
-    (:attr:`GuideParameters.orders`, or :data:`BY_PLACE`).
+    ``least`` is the threshold (:func:`~stowplan.portfolio.memory_mapping.heuristics.follow`), and ``by`` the number of the
+    order of insertion (:attr:`GuideParameters.orders`, or :data:`BY_PLACE`).
     """
     state = new_state(data)
     follow(data, state, guide.fast, guide.keep, guide.sure, least, TRUST)
@@ -110,20 +114,20 @@ def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
 
 
 def guided(data: Data, guide: Guide, least: float, by: int) -> Built:
-    """Build as :func:`followed`, then insert the tensors that found no place without any restriction."""
+    """Build as :func:`followed` does, then insert the remaining tensors without the restrictions of the hint."""
     for state in followed(data, guide, least, by):
         yield state
     state.permits[:] = ENTER | STAY
     yield from inserted(data, state, by_density(data, 1))
 
 
-#: Number of one more order, for hints that suggest places: from the lowest place up, each tensor as low as possible. Tensors
-#: that fit together at the suggested places then fit again, at these places or below.
+#: Number of one more order of insertion, for hints that suggest places. Tensors are inserted from the lowest place up, each as
+#: low as possible. Tensors that fit together at the suggested places then fit again, at these places or below.
 BY_PLACE = 4
 
 
 def _order(data: Data, state: State, by: int) -> Ints:
-    """The order of insertion number ``by``, of tensors that may save something."""
+    """The order of insertion number ``by``, with the tensors whose permitted accesses may save time."""
     gains = np.zeros(len(data.tensors) - 1)
     permitted_gains(data, state, gains)
     size = sizes(data)
@@ -133,11 +137,11 @@ def _order(data: Data, state: State, by: int) -> Ints:
 
 
 def better_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: int | None = None) -> Iterator[State]:
-    """Yield states that follow a hint, each better than those before.
+    """Yield states that follow a hint, each better than the states before.
 
-    ``objective`` is that of the best plan so far, in picoseconds. If the first plans that follow the hint are worse by more
-    than :attr:`GuideParameters.margin`, no further ones are built, so that a hint that fits the problem badly costs little
-    time.
+    ``objective`` is the objective (ps) of the best plan so far, None if there is none. If the first plan of a threshold and all
+    plans before are worse by more than :attr:`GuideParameters.margin`, no further plans are built. A hint that fits the problem
+    badly therefore costs little time. ``stop`` says whether to end.
     """
     values = guide(hint)
     acceptable = math.inf if objective is None else (1.0 + PARAMS.margin) * objective
@@ -155,9 +159,9 @@ def better_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: i
 class Guides:
     """Collects hints as they arrive and builds plans that follow them.
 
-    If there is no hint at the beginning, the first is computed by the learned guide; or by the untrained guide, which fills
-    memory by density, if learned candidates are excluded or the learned guide would take too long. If no other candidate solves
-    the linear relaxation at the same time, it is solved here, within the time of the search.
+    If there is no hint at the beginning, the learned guide computes one. If learned candidates are excluded or the learned
+    guide would take too long, the untrained guide computes it, which fills memory by benefit density. If no other candidate
+    solves the linear relaxation at the same time, it is solved here, within the time of the search.
     """
 
     def __init__(self, problem: Problem, context: Context, data: Data):
@@ -170,11 +174,14 @@ class Guides:
 
     @property
     def has_followed_hint(self) -> bool:
-        """Whether a hint of another candidate has arrived and was followed."""
+        """Whether a hint of the caller or of another candidate has arrived and was followed."""
         return self._hints_seen > 0
 
     def better(self, objective: int) -> State | None:
-        """The state of the best plan that follows a new hint, if it is better than ``objective``; the plan is reported."""
+        """The state of the best plan that follows a new hint; None if none is better than ``objective`` (ps).
+
+        The plan is reported.
+        """
         best: State | None = None
         for hint in self._new_hints():
             if self._context.closed():
@@ -192,7 +199,10 @@ class Guides:
         return best
 
     def _report(self, state: State, *, is_last: bool = False) -> None:
-        """Report a plan, unless another was reported a short time ago and further ones may follow."""
+        """Report a plan, unless another one was reported a short time ago and further ones may follow.
+
+        ``is_last`` says that no further plan follows.
+        """
         total = int(state.totals[0].total)
         if total != self._reported and (is_last or time.monotonic() >= self._report_at):
             self._reported, self._report_at = total, time.monotonic() + report_every(self._problem)
@@ -216,16 +226,16 @@ class Guides:
         return new
 
     def _first_hint(self) -> list[Hint]:
-        """A hint that can be computed quickly, for the beginning."""
+        """A list with a hint that is computed quickly, for the beginning; empty if none would be quick."""
         problem, context = self._problem, self._context
         self._learned = learned_hint(problem, context) if "learned" in context.options.candidates else None
-        # In addition to the learned guide's hint, that of the untrained guide gains nothing.
+        # The hint of the untrained guide gains nothing in addition to that of the learned guide.
         hint = filled_hint(problem, context) if self._learned is None else self._learned
         return [] if hint is None else [hint]
 
 
 def learned_hint(problem: Problem, context: Context) -> Hint | None:
-    """The hint of the learned guide; None if it would take too long, or, with a note, if its file cannot be read."""
+    """The hint of the learned guide; None if it would take too long, or if its file cannot be read, which a note then says."""
     from stowplan.learned_guidance.memory_mapping.guide import guide
 
     if not 0 < PARAMS.guide_seconds * problem.use_count <= context.seconds(PARAMS.within_part):
@@ -238,7 +248,7 @@ def learned_hint(problem: Problem, context: Context) -> Hint | None:
 
 
 def filled_hint(problem: Problem, context: Context) -> Hint | None:
-    """The hint of the untrained guide, which fills memory by density; None if it would take too long."""
+    """The hint of the untrained guide, which fills memory by benefit density; None if it would take too long."""
     from stowplan.learned_guidance.memory_mapping.guide import guide
 
     is_quick = 0 < PARAMS.filled_seconds * problem.use_count <= context.seconds(PARAMS.within_part)
@@ -246,13 +256,17 @@ def filled_hint(problem: Problem, context: Context) -> Hint | None:
 
 
 def relaxes_in_search(context: Context) -> bool:
-    """Whether the search solves the relaxation itself, because the exact candidate would run only after the search."""
+    """Whether the search solves the relaxation itself.
+
+    It does so if the exact candidate ``relaxation`` is requested, but would run only after the search (with one worker) or
+    could not send its hint (in a deterministic run).
+    """
     is_requested = not {"exact", "relaxation"}.isdisjoint(context.options.candidates)
     return is_requested and (context.heard() is None or context.options.workers == 1)
 
 
 def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
-    """The hint of the plain linear relaxation, None if it takes too long, and its bound (ps)."""
+    """Solve the linear relaxation; returns its hint, which is None if it takes too long, and its bound (ps)."""
     from stowplan.models.memory_mapping.milp.hint import relaxation_hint
     from stowplan.models.memory_mapping.milp.solve import Effort
 

@@ -1,11 +1,11 @@
 """Constructive heuristics, which insert one tensor after the other into fast memory.
 
 They are generators that yield between two pieces of work, so that a caller can check the time. The loops over tensors are
-compiled.
+compiled. :mod:`.state` describes the tables of a partial plan and the terms.
 
-If a problem allows stalls, the greedy in the style of production compilers is often worse with stalls than without
-(:func:`without_stalls`). A plan without stalls is valid in both cases, so learned policies are compared with the better of the
-two.
+If a problem allows stalls (waiting for copies), the greedy heuristic in the style of production compilers often makes a worse
+plan than if it may not stall (:func:`without_stalls`). A plan without stalls is valid in both cases, so learned policies are
+compared with the better of the two plans.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ class GreedyParameters(Parameters, frozen=True):
 PARAMS = parameters(GreedyParameters, __name__)
 
 
-#: A heuristic that is under way: yields its state between two pieces of work.
+#: A heuristic as a generator, which yields its state between two pieces of work and at the end.
 Built = Iterator[State]
 
 
 def sizes(data: Data) -> Floats:
-    """Bytes of each tensor [N], at least 1."""
+    """[N] bytes of each tensor, at least 1."""
     return np.maximum(1.0, np.array(values(data.tensors, "bytes")[:-1], np.float64))
 
 
 def densities(data: Data, by: int) -> Floats:
-    """The benefit density of each tensor [N]: the most that it can save (ps), divided by a measure of the memory that it takes.
+    """[N] the benefit density of each tensor: an estimate of the time that it can save (ps), divided by a cost.
 
-    The measure is, depending on ``by``: (0) its bytes, (1) bytes times lifetime, (2) 1, (3) bytes times the root of the
-    lifetime.
+    The cost depends on ``by``. It is (0) the bytes of the tensor, (1) its bytes times its lifetime (ps), (2) 1, or (3) its
+    bytes times the square root of its lifetime.
     """
     gains, lifetimes = (np.zeros(len(data.tensors) - 1) for _ in range(2))
     measure(data, new_state(data), gains, lifetimes)
@@ -57,10 +57,10 @@ def densities(data: Data, by: int) -> Floats:
 
 
 def production_greedy(data: Data) -> Built:
-    """The greedy in the style of production compilers, which is the baseline.
+    """The greedy heuristic in the style of production compilers, which is the baseline ``greedy``.
 
     Tensors are inserted by benefit density, at the best-fitting offset, and prefetched as late as the copy can still be hidden.
-    Then all residencies are packed anew, and a second pass inserts tensors that found no place before.
+    Then all residencies get new offsets, and a second pass inserts tensors that found no place before.
     """
     state = new_state(data)
     order = by_density(data, 1)
@@ -80,7 +80,7 @@ def best_insertion(data: Data, by: int) -> Built:
 
 
 def inserted(data: Data, state: State, order: Ints, policy: int = BEST_FIT) -> Built:
-    """Insert every tensor of an order in its best way, into a state that may already have others."""
+    """Insert every tensor of an order in its best way, into a state that may already have residencies of other tensors."""
     for start in range(0, len(order), PARAMS.piece):
         construct(data, state, order, start, PARAMS.piece, True, policy)
         yield state
@@ -88,7 +88,7 @@ def inserted(data: Data, state: State, order: Ints, policy: int = BEST_FIT) -> B
 
 
 def run(built: Built, stop: Callable[[], bool]) -> tuple[State, bool]:
-    """Run a heuristic as far as time allows; returns its state and whether it finished."""
+    """Run a heuristic until it ends or ``stop`` returns True; returns its state and whether it ended."""
     for state in built:
         last = state
         if stop():
@@ -104,7 +104,7 @@ def constructive(data: Data) -> Iterator[tuple[str, Built]]:
 
 
 def by_density(data: Data, by: int) -> Ints:
-    """The tensors that may save something, those of the largest density first: see :func:`densities`."""
+    """The tensors that may save time, by descending density number ``by`` (:func:`densities`)."""
     keys = densities(data, by)
     order = np.argsort(-keys, kind="stable")
     return order[keys[order] > 0]
@@ -119,11 +119,11 @@ def _largest_first(data: Data, state: State) -> Ints:
 
 @njit
 def measure(data: Data, state: State, gains: Floats, lifetimes: Floats) -> None:
-    """Compute the gain and the lifetime of each tensor [N], in ps.
+    """Compute the gain and the lifetime of each tensor, both in ps; ``gains`` [N] and ``lifetimes`` [N] are written.
 
-    The gain is the sum of what each access of the tensor alone would save if it were fast; 0 for a tensor that does not fit.
-    The lifetime is the time from its first access to its last. Both refer to the current state, in which no tensor has a
-    residency.
+    The gain is the sum, over the accesses of the tensor, of the time that the access alone would save if it were fast
+    (:func:`.timeline.gain`); 0 for a tensor that does not fit. The lifetime is the time from the first access to the last, at
+    least 1. Both refer to the timeline of ``state``, in which no tensor has a residency.
     """
     for tensor in range(len(gains)):
         first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
@@ -151,12 +151,13 @@ def construct(data: Data, state: State, order: Ints, start: int, count: int, bes
                 insert_first(data, state, order[position])
 
 
-#: Name of the greedy that plans without stalls.
+#: Name of the greedy heuristic that may not stall.
 WITHOUT_STALLS = "greedy, no stalls"
 
 
 def without_stalls(problem: Problem, stop: Callable[[], bool] = lambda: False) -> tuple[str, float]:
-    """Name and objective (ps) of the production-style greedy that plans without stalls; infinite if it was stopped."""
+    """Name and objective (ps) of the plan that :func:`production_greedy` makes if it may not stall; infinite if it was
+    stopped."""
     data = build(msgspec.structs.replace(problem, stalls="forbidden"))
     state, is_complete = run(production_greedy(data), stop)
     return WITHOUT_STALLS, int(state.totals[0].total) if is_complete else math.inf
@@ -164,10 +165,10 @@ def without_stalls(problem: Problem, stop: Callable[[], bool] = lambda: False) -
 
 @njit
 def follow(data: Data, state: State, fast: Floats, keep: Floats, sure: Floats, least: float, trust: float) -> None:
-    """Restrict a state to what a hint says.
+    """Permit in a state only the residencies that a hint suggests (``State.permits``).
 
     A tensor may enter fast memory at an access whose value of ``fast`` is at least ``least``, and stay there until the next
-    access if its value of ``keep`` is at least ``least``. If the confidence ``sure`` is below ``trust``, everything is
+    access if its value of ``keep`` is at least ``least``. At accesses whose confidence ``sure`` is below ``trust``, both are
     permitted.
 
     The values of the hint refer to the accesses of :mod:`stowplan.models.memory_mapping.accesses`, several of which may be one
@@ -191,10 +192,9 @@ def follow(data: Data, state: State, fast: Floats, keep: Floats, sure: Floats, l
 
 @njit
 def permitted_gains(data: Data, state: State, gains: Floats) -> None:
-    """Compute for each tensor [N] the sum of what its permitted accesses alone would save (ps).
+    """Compute for each tensor the sum of the times that its permitted accesses alone would save (ps); writes ``gains`` [N].
 
-    These are the accesses at which the tensor may enter fast memory or until which it may stay. No tensor has a residency in
-    the current state.
+    An access is permitted if the tensor may enter fast memory there or stay until then. No tensor has a residency in ``state``.
     """
     for tensor in range(len(gains)):
         first, last = data.tensors[tensor].first_access, data.tensors[tensor + 1].first_access
@@ -208,9 +208,9 @@ def permitted_gains(data: Data, state: State, gains: Floats) -> None:
 
 @njit
 def lowest_places(data: Data, fast: Floats, place: Floats, sure: Floats, trust: float, lowest: Floats) -> None:
-    """Compute for each tensor [N] the lowest place in memory that a hint suggests at any access that it has in fast memory.
+    """Compute for each tensor the lowest place in memory that a hint suggests, over the accesses that it has in fast memory.
 
-    ``lowest`` starts with upper limits. The other arguments are as for :func:`follow`.
+    ``lowest`` [N] is lowered where a place is below its value. The other arguments are as for :func:`follow`.
     """
     number = -1
     for tensor in range(len(lowest)):

@@ -1,4 +1,7 @@
-"""Memory mappings that differ as little as possible from an earlier plan, compared tensor by tensor."""
+"""Memory mappings that differ as little as possible from an earlier plan, compared tensor by tensor.
+
+The option ``--keep-close`` names the earlier plan.
+"""
 
 from __future__ import annotations
 
@@ -16,16 +19,17 @@ from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.packing import problem as packing
 from stowplan.portfolio.packing.keep_close import Boxes, boxes, colliding, near_offsets
 
-#: What a plan says about a tensor: its residencies, copies and fast uses.
+#: The part of a plan that concerns one tensor: its residencies, its copies, and the numbers of its fast uses.
 Part = tuple[tuple[Residency, ...], tuple[Copy, ...], tuple[int, ...]]
 
 
 class Changes(ByValues):
     """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for memory mapping.
 
-    There is one decision for each tensor: everything that the plan says about it.
+    There is one decision for each tensor: the part of the plan that concerns it.
 
-    The plan of an earlier version of the program is first carried over to this one, as far as possible.
+    A plan for an earlier version of the program is first transferred to this version, as far as possible. If it is for an
+    earlier version and the problem of that version is not given, the constructor raises UsageError.
     """
 
     what = "tensor"
@@ -46,7 +50,7 @@ class Changes(ByValues):
         super().__init__(problem, KeepClose(plan=start))
 
     def values(self, plan: Any) -> Sequence[Part]:
-        """What the plan says about each tensor."""
+        """The parts of a plan, one for each tensor."""
         stays: defaultdict[int, list[Residency]] = defaultdict(list)
         copies: defaultdict[int, list[Copy]] = defaultdict(list)
         uses: defaultdict[int, list[int]] = defaultdict(list)
@@ -62,7 +66,8 @@ class Changes(ByValues):
         ]
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """The plan of these parts; copies of one boundary keep their order in the queue."""
+        """The plan that consists of these parts. Copies that are queued at one boundary have the order of ``near``, or else of
+        the earlier plan."""
         parts: Sequence[Part] = values
         rank: dict[Copy, int] = {}
         for plan in (near, self.start):
@@ -80,12 +85,12 @@ class Changes(ByValues):
         return changed
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """A function that returns the tensors that now occupy the earlier place of a tensor."""
+        """Returns a function from a tensor to the tensors that occupy its earlier places in ``plan``."""
         return colliding(self._boxes(self.start), self._boxes(plan))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Plans with the same residencies and fewer changed offsets."""
-        was = {(stay.tensor, stay.start, stay.end, stay.preloaded): stay.offset for stay in self.start.residencies}
+        """Yields plans with the same residencies as ``plan`` and fewer and fewer changed offsets."""
+        offset_of = {(stay.tensor, stay.start, stay.end, stay.preloaded): stay.offset for stay in self.start.residencies}
         stays: tuple[Residency, ...] = plan.residencies
         buffers = tuple(
             packing.Buffer(
@@ -97,14 +102,14 @@ class Changes(ByValues):
             )
             for at, stay in enumerate(stays)
         )
-        earlier = [was.get((stay.tensor, stay.start, stay.end, stay.preloaded)) for stay in stays]
+        earlier = [offset_of.get((stay.tensor, stay.start, stay.end, stay.preloaded)) for stay in stays]
         problem = packing.Problem(buffers=buffers, capacity=self.problem.capacity)
         for offsets in near_offsets(problem, earlier, [stay.offset for stay in stays], budget):
             moved = (msgspec.structs.replace(stay, offset=at) for stay, at in zip(stays, offsets, strict=True))
             yield msgspec.structs.replace(plan, residencies=tuple(moved))
 
     def _boxes(self, plan: Plan) -> Boxes:
-        """The boxes of the residencies of a plan."""
+        """The rectangles of steps and bytes that the residencies of a plan occupy."""
         return boxes(
             (
                 residency.tensor,

@@ -1,4 +1,9 @@
-"""The kind ``memory_mapping``: how its plans are verified and described, and which candidates and baselines it has."""
+"""The kind ``memory_mapping``: how its plans are verified and described, and which candidates and baselines it has.
+
+A plan says when which tensor of a compiled program is in fast memory, at which offset, and which copies bring it there. A *use*
+is the read or write of one tensor by one step of the program; the number of uses measures the size of a problem. The
+*relaxation* is a MILP without integrality, which gives a bound and a hint.
+"""
 
 from __future__ import annotations
 
@@ -27,20 +32,21 @@ class StartParameters(Parameters, frozen=True):
     small_uses: int = 128
     """Uses of a problem up to which the presolver runs."""
     relaxation_seconds: float = 9e-4
-    """Seconds for each use of the problem during which the bound of the relaxation grows quickly. The relaxation gets this time
-    if other candidates wait for its worker."""
+    """Seconds for each use of the problem during which the bound of the candidate ``relaxation`` grows quickly. The candidate
+    gets this time if others wait for its worker."""
     relaxation_share: tuple[float, float] = (0.4, 0.6)
-    """Smallest and largest part of the time limit for the relaxation. With the rest of the time, the plan of a large problem
-    gains more than its bound would (docs/results/guidance.md).
+    """Parts of the time limit that the candidate ``relaxation`` gets at least and at most. With the rest of the time, the plan
+    of a large problem gains more than its bound would (docs/results/guidance.md).
     """
     plain_seconds: float = 1e-4
-    """Seconds that the plain relaxation needs for each use of the problem."""
+    """Seconds that the linear relaxation of the whole problem needs for each use of the problem."""
     plain_share: float = 0.5
-    """Part of the time limit that the plain relaxation may take; if it takes longer, there is no time to use its result."""
+    """Part of the time limit that the linear relaxation of the whole problem may take. If it takes longer, there is no time to
+    use its result, and the candidate ``relaxation`` runs only if it is named."""
     least_seconds: float = 0.5
-    """Time limit in seconds below which only the search runs, if the relaxation would take too long."""
+    """Seconds of time limit below which only the search runs, if the relaxation would take too long."""
     short_seconds: float = 3.0
-    """Time limit in seconds up to which a single worker mostly runs the search."""
+    """Seconds of time limit up to which a single worker mostly runs the search."""
     short_share: float = 0.25
     """Part of the time limit for the other candidates, if there is one worker and the limit is at most ``short_seconds``."""
 
@@ -49,17 +55,22 @@ PARAMS = parameters(StartParameters, __name__)
 
 
 def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """The fields of a plan that repeat facts of the problem: program, target, and the names of tensors in fast memory."""
     placed = sorted({residency.tensor for residency in plan.residencies})
     names = {tensor: problem.tensors[tensor].name for tensor in placed}
     return {"program": problem.name, "target": problem.target, "names": names}
 
 
 def _all_slow(problem: Problem) -> Plan:
+    """The plan in which no tensor is ever in fast memory."""
     return Plan(problem=problem.digest, objective=problem.all_slow_ps, program=problem.name, target=problem.target)
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
-    """The search has a worker of its own; the exact candidates, and the policy if there are few workers, share another."""
+    """All candidates of the problem, most useful first.
+
+    The search has a worker of its own. The exact candidates share another one, with the policy if no worker is free for it.
+    """
     is_small = problem.use_count <= PACE.complete_model_uses
     search = [in_caller(Candidate("search", "heuristic"), options)]
     relaxation = Candidate("relaxation", "exact", proves_only=True)
@@ -101,7 +112,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
     if name in ("lns", "lns2"):
-        # Imported separately because it imports ortools.
+        # This module is imported only when it is needed, because it imports ortools.
         from stowplan.portfolio.memory_mapping import lns
 
         return {"lns": lns.lns, "lns2": lns.lns2}[name]

@@ -1,4 +1,8 @@
-"""The learned candidate: plays MMapGame, memory mapping as a game of one move for each access, with a trained policy."""
+"""The learned candidate for memory mapping: it plays MMapGame with a trained policy.
+
+In MMapGame (``docs/reference/mmap-game.md``), a plan is made by a sequence of moves, one for each access of a tensor. A
+*policy* is a neural network that gives a probability for each possible action of a move.
+"""
 
 from __future__ import annotations
 
@@ -30,29 +34,30 @@ POLICY = PolicySource(
     read=_read_policy,
 )
 
-#: The learned guide of the search, stored as plain arrays, which need no torch.
+#: The learned guide of the search: a network that computes a hint. It is stored as plain arrays, so that it does not need
+#: torch.
 GUIDE: PolicySource[None] = PolicySource(
     file="mmap_guide.npz", variable="STOWPLAN_GUIDE", command="python -m benchmarks.guidance.train train"
 )
 
-#: Source of hints that the learned guide has computed.
+#: The source that is named in hints of the learned guide.
 LEARNED = "learned"
 
 
 class GamesParameters(Parameters, frozen=True):
-    """Parameters of games of the learned policy."""
+    """Parameters of the games that the learned policy plays."""
 
     drawn: int = 3
-    """Games with random actions, drawn close to the most likely ones, for each placement rule."""
+    """Games with random actions, which are drawn close to the most likely ones, for each placement rule."""
     move_seconds: float = 2e-3
-    """Seconds for each move of a game of most likely actions, on one idle core."""
+    """Seconds for each move of a game in which every action is the most likely one, on one idle core."""
 
 
 PARAMS = parameters(GamesParameters, __name__)
 
 
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
-    """The learned candidate; if it cannot run, it carries the reason.
+    """Describe the learned candidate. If it cannot run, ``Candidate.unavailable`` gives the reason.
 
     ``others`` is the number of candidates of other families in the run.
     """
@@ -60,7 +65,10 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
 
 def policy(problem: Problem, context: Context) -> None:
-    """The candidate ``policy``: games with each placement rule, of the most likely actions first, then also of random ones."""
+    """The candidate ``policy``: it plays games with each rule for offsets and reports the best plan.
+
+    First it plays the games of the most likely actions alone, then these together with games of random actions.
+    """
     if not problem.use_count:
         return
     player = POLICY.load()

@@ -1,12 +1,16 @@
-"""Large-neighbourhood search with CP-SAT: free some tensors for a part of the program, solve that exactly, keep improvements.
+"""Large-neighbourhood search with CP-SAT for memory mapping.
 
-After Shaw, "Using constraint programming and local search methods to solve vehicle routing problems" (CP 1998). Ruin and
-recreate inserts one tensor at a time; this search changes many at once, so that it finds exchanges that would be worse
-half-way.
+Each round frees some tensors for a part of the program, the *neighbourhood*. CP-SAT finds the best plan in which only these
+change, and the search continues from it if it is better (after Shaw, "Using constraint programming and local search methods to
+solve vehicle routing problems", CP 1998). Ruin and recreate inserts one tensor at a time. This search changes many at once, and
+so finds exchanges of tensors that are better only when they are complete.
 
-Several searches improve the best plan in parallel and find different improvements. A search that continued from another's plan
-would lose its own. It therefore applies its latest changes (:class:`Changes`) to that plan, unless the other search has changed
-the same tensors.
+The ways to choose a neighbourhood (:mod:`.neighbourhoods`) are the *arms* of a multi-armed bandit: an arm that has saved more
+time per second of work is chosen more often.
+
+Several searches improve the best plan in parallel and find different improvements. A search that simply continued from another
+search's plan would lose its own improvements. It therefore applies its latest changes (:class:`Changes`) to that plan, unless
+the other search has changed the same tensors.
 """
 
 from __future__ import annotations
@@ -44,25 +48,25 @@ class NeighbourhoodsParameters(Parameters, frozen=True):
     round_share: float = 0.05
     """Part of the time limit that one neighbourhood may take."""
     easy: float = 0.4
-    """Part of its time limit within which a neighbourhood that is solved to optimality counts as too small."""
+    """Part of the time limit of a neighbourhood. A neighbourhood that is solved to optimality within it counts as too small."""
     first_count: int = 16
     """Tensors that a neighbourhood frees at first."""
     least_count: int = 3
-    """Tensors below which the number that a neighbourhood frees does not shrink."""
+    """Tensors that a neighbourhood frees at least, so that their number does not shrink below this."""
     growth: float = 1.15
     """Factor by which the number of freed tensors grows after an easy round."""
     shrinkage: float = 0.8
     """Factor by which the number of freed tensors shrinks after a round that was too hard."""
     most_literals: int = 8000
-    """Literals that the model of a neighbourhood may have."""
+    """Literals that the model of a neighbourhood has at most."""
     memory: float = 0.9
-    """Discount factor of an arm's gains and times for each of its rounds."""
+    """Factor by which an arm's past gains and times are multiplied in each of its rounds."""
     curiosity: float = 0.2
-    """Part of the rounds in which a random arm is chosen."""
+    """Part of the rounds in which all arms are chosen with equal probability."""
     wait_for_start: float = 4.0
-    """Seconds that the search waits for the first plan of another candidate."""
+    """Seconds that the search waits at most for a plan of another candidate that uses fast memory."""
     remembered: int = 200
-    """Number of the latest changes that are remembered; older ones have been reported long ago."""
+    """Changes that are remembered. Older ones have been reported long ago."""
 
 
 PARAMS = parameters(NeighbourhoodsParameters, __name__)
@@ -75,13 +79,13 @@ class Arm:
     way: str
     """Name of the way: a key of :attr:`~stowplan.portfolio.memory_mapping.neighbourhoods.Chooser.ways`."""
     frozen: bool
-    """Whether the model keeps the times of the present plan (a frozen clock), which makes it smaller."""
+    """Whether the times at which steps begin are constants of the model, those of the current plan, which makes it smaller."""
     count: float = PARAMS.first_count
-    """Number of tensors to free."""
+    """Number of tensors to free, which is rounded to an integer."""
     gained: float = 0.0
-    """Picoseconds saved, discounted by round."""
+    """Picoseconds that the arm's rounds have saved. Earlier rounds count less (:attr:`NeighbourhoodsParameters.memory`)."""
     spent: float = 0.5
-    """Seconds that the rounds took, discounted likewise."""
+    """Seconds that the arm's rounds took, weighted in the same way."""
 
     @property
     def rate(self) -> float:
@@ -94,7 +98,10 @@ class Arm:
         self.spent = PARAMS.memory * self.spent + max(0.01, seconds)
 
     def resize(self, outcome: Improvement, gain: int, seconds: float, limit: float, most: int) -> None:
-        """Free more tensors after an easy round, and fewer after one that ran out of time without a gain."""
+        """Free more tensors after an easy round, at most ``most``, and fewer after one that ran out of time without a gain.
+
+        ``seconds`` is the time that the solver took, of a ``limit`` in seconds.
+        """
         if outcome.status == "optimal" and seconds < PARAMS.easy * limit:
             self.count = min(float(most), self.count * PARAMS.growth)
         elif outcome.status in ("feasible", "none") and not gain:
@@ -102,7 +109,7 @@ class Arm:
 
 
 def lns(problem: Problem, context: Context) -> None:
-    """The candidate ``lns``: improves the best plan until the time is over."""
+    """The candidate ``lns``: it improves the best plan until the time is over."""
     _lns(problem, context, "lns")
 
 
@@ -112,6 +119,7 @@ def lns2(problem: Problem, context: Context) -> None:
 
 
 def _lns(problem: Problem, context: Context, source: str, stream: int = 0) -> None:
+    """Run one search, which reports under the name ``source`` and uses the random numbers of one stream."""
     if not problem.use_count:
         return
     facts = ProblemFacts(problem)
@@ -125,7 +133,11 @@ def _lns(problem: Problem, context: Context, source: str, stream: int = 0) -> No
 
 
 def _start(problem: Problem, context: Context) -> Plan | None:
-    """The plan to start from: that of another candidate; in a deterministic run, which has none, a plan built here."""
+    """The plan to start from; None if there is none.
+
+    It is the best plan of other candidates. In a deterministic run, in which candidates exchange nothing, it is the best of the
+    caller's plan and of those that the constructive heuristics make here.
+    """
     if context.heard() is not None:
         return _wait_for_plan(context)
     data = arrays.build(problem)
@@ -142,7 +154,7 @@ def _start(problem: Problem, context: Context) -> Plan | None:
 
 
 def _wait_for_plan(context: Context) -> Plan | None:
-    """The best plan of all candidates, after waiting some time for one that uses fast memory."""
+    """Wait some time for a plan that uses fast memory; returns the best plan of all candidates, None if there is none."""
     deadline = time.monotonic() + min(PARAMS.wait_for_start, context.seconds(0.2))
     while True:
         plan: Plan | None = context.incumbent()[0]
@@ -173,7 +185,8 @@ class LargeNeighbourhoodSearch:
         self._verified_timeline = self._timeline
         """The last plan that was verified."""
         self._is_careful = self._clock.is_counted
-        """Whether every plan is verified when it is found. This starts with the first one that turns out not to be valid."""
+        """Whether every plan is verified when it is found. So it is in a deterministic run, and otherwise from the first plan
+        on that turns out not to be valid."""
         self._reported = plan.objective
         self._report_at = 0.0
         self.arms: list[Arm] = []
@@ -196,7 +209,7 @@ class LargeNeighbourhoodSearch:
         self._context.note(f"{rounds} neighbourhoods ({used})")
 
     def _update_hints_and_arms(self) -> None:
-        """Follow the latest hint, the learned guide's only if there is no other, and add arms for new ways."""
+        """Follow the first hint, that of the learned guide only if there is no other, and add arms for new ways."""
         hint = min(self._context.hints(), key=lambda hint: hint.source == LEARNED, default=None)
         if hint is not None and hint is not self._hint:
             self._hint = hint
@@ -220,7 +233,7 @@ class LargeNeighbourhoodSearch:
         return self._context.closed() or (bound is not None and self._timeline.objective <= bound)
 
     def _choose(self) -> Arm:
-        """Choose an arm: first each of them once, then at random by their rates, sometimes uniformly."""
+        """Choose an arm: first each of them once, then at random, in proportion to their rates or sometimes uniformly."""
         if self._untried:
             return self._untried.pop(0)
         rates = [arm.rate for arm in self.arms]
@@ -256,7 +269,7 @@ class LargeNeighbourhoodSearch:
         return gain, self._clock.now() - began
 
     def _accept(self, plan: Plan | None) -> int:
-        """Keep a plan if it is better; returns the gain (ps)."""
+        """Continue from a plan if it is better than the current one; returns the gain (ps), 0 if it is not better."""
         if plan is None:
             return 0
         improved = PlanTimeline(self._facts, plan, self._timeline)
@@ -300,7 +313,10 @@ class LargeNeighbourhoodSearch:
             self._reported = min(self._reported, theirs.objective)
 
     def _with_own_changes(self, theirs: PlanTimeline) -> PlanTimeline | None:
-        """Another candidate's plan with the changes of this search; None if that is not valid or not better than both plans."""
+        """Another candidate's plan with the latest changes of this search.
+
+        The result is None if no change can be applied, or if the plan is not valid or not better than both plans.
+        """
         plan = self._changes.applied_to(theirs)
         if plan is None:
             return None
@@ -311,26 +327,32 @@ class LargeNeighbourhoodSearch:
 
 
 class Standing(NamedTuple):
-    """What a plan says about a tensor: its residencies, its copies, and which of its uses are fast."""
+    """The part of a plan that concerns one tensor."""
 
     residencies: tuple[Residency, ...]
+    """Its stays in fast memory."""
     copies: tuple[Copy, ...]
+    """Its copies, in the order of the plan's list."""
     fast: tuple[int, ...]
+    """Numbers of its uses that are served from fast memory."""
 
 
 class Placed(NamedTuple):
-    """What a plan says about a tensor, with the positions of its copies in the plan's list."""
+    """The part of a plan that concerns one tensor, with the positions of the tensor's copies in the plan's list."""
 
     standing: Standing
+    """The part of the plan."""
     places: tuple[float, ...]
     """Position of each copy, as a part of the length of the list."""
 
 
 class Change(NamedTuple):
-    """The tensors that a step of the search has changed, as they were before and after."""
+    """The tensors that a step of the search has changed, with their parts of the plan before and after the step."""
 
     before: dict[int, Standing]
+    """The parts before the step, by tensor."""
     after: dict[int, Placed]
+    """The parts after the step, by tensor."""
 
 
 class Changes:
@@ -342,31 +364,31 @@ class Changes:
         self._changes: deque[Change] = deque(maxlen=PARAMS.remembered)
 
     def add(self, before: PlanTimeline, after: PlanTimeline) -> None:
-        """Remember the differences between two plans, of which the second was made from the first."""
+        """Remember the differences between two plans. The second one was made from the first."""
         tensors = {residency.tensor for residency in {*before.plan.residencies} ^ {*after.plan.residencies}}
         tensors |= {copy.tensor for copy in {*before.plan.copies} ^ {*after.plan.copies}}
         tensors |= {self._owner[use] for use in {*before.plan.fast_uses} ^ {*after.plan.fast_uses}}
         if tensors:
             ordered = sorted(tensors)
-            was = {tensor: self._placed(before, tensor).standing for tensor in ordered}
-            self._changes.append(Change(was, {tensor: self._placed(after, tensor) for tensor in ordered}))
+            old = {tensor: self._placed(before, tensor).standing for tensor in ordered}
+            self._changes.append(Change(old, {tensor: self._placed(after, tensor) for tensor in ordered}))
 
     def applied_to(self, timeline: PlanTimeline) -> Plan | None:
-        """Apply the changes to another plan; None if none can be applied.
+        """Apply the changes to another plan; returns None if none can be applied.
 
-        A change is applied if all of its tensors are in the other plan as they were before the change. The result need not be
-        valid, and its objective is not set.
+        A change is applied if the other plan is, for each of its tensors, as this search's plan was before the change. The
+        result need not be valid, and its objective is not set.
         """
         new: dict[int, Placed] = {}
         for change in self._changes:
             if all(
-                (new.get(tensor) or self._placed(timeline, tensor)).standing == was for tensor, was in change.before.items()
+                (new.get(tensor) or self._placed(timeline, tensor)).standing == old for tensor, old in change.before.items()
             ):
                 new |= change.after
         return self._with(timeline.plan, new) if new else None
 
     def _placed(self, timeline: PlanTimeline, tensor: int) -> Placed:
-        """What a plan says about a tensor."""
+        """The part of a plan that concerns one tensor."""
         copies = timeline.copies.get(tensor, [])
         accesses = self._facts.sequences[tensor].accesses
         standing = Standing(
@@ -377,7 +399,7 @@ class Changes:
         return Placed(standing, tuple(place / len(timeline.plan.copies) for place, _ in copies))
 
     def _with(self, plan: Plan, new: dict[int, Placed]) -> Plan:
-        """A plan in which some tensors are replaced."""
+        """The plan in which ``new`` replaces the parts of some tensors."""
         count = len(plan.copies)
         residencies = [residency for residency in plan.residencies if residency.tensor not in new]
         queue = [(copy.start, place / count, copy) for place, copy in enumerate(plan.copies) if copy.tensor not in new]

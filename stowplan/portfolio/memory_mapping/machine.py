@@ -1,8 +1,8 @@
-"""The operations on a partial plan, compiled.
+"""The operations on a partial plan, compiled: inserting tensors into fast memory and removing them.
 
-:class:`~stowplan.portfolio.memory_mapping.state.State` describes the tables of a partial plan. Constructive heuristics and
-searches use only the functions in ``__all__``, which rest on three modules: ``space`` knows which bytes are free, ``timeline``
-when steps and copies happen, and ``residencies`` opens and closes the residencies of a tensor.
+:mod:`~stowplan.portfolio.memory_mapping.state` describes the tables of a partial plan and the terms. Constructive heuristics
+and searches use only the functions in ``__all__``. These use three other modules: ``space`` finds free bytes, ``timeline``
+simulates steps and copies, and ``residencies`` opens and closes the residencies of a tensor.
 
 :func:`insert_first` and :func:`insert_best` insert a tensor, :func:`remove` removes it. :func:`gain` estimates what an access
 would save, and :func:`replay` returns the objective after a change. :func:`note` saves a residency; :func:`reopen` and
@@ -70,19 +70,20 @@ __all__ = [
     "restart",
 ]
 
-# Ways to serve a tensor from fast memory; they are bits that can be combined.
+# Bits that make up a *way* to serve a tensor from fast memory. The argument ``mode`` of functions is such a combination.
 DEFINE = 1
-"""Write it to fast memory when it is defined."""
+"""The tensor is written to fast memory when it is defined."""
 COPY = 2
-"""Copy it to fast memory before reads, if it is not there."""
+"""The tensor is copied to fast memory before reads, if it is not there."""
 EAGER = 4
-"""Copy it out as soon as it is defined, if slow memory ever needs it, so that it can be dropped later at no cost."""
+"""The tensor is copied to slow memory as soon as it is defined, if slow memory ever needs it. It can then leave fast memory
+later at no cost."""
 PRELOAD = 8
-"""Have it in fast memory before the program starts."""
+"""The tensor is in fast memory before the program starts."""
 RELEASE = 16
-"""Free its place between uses that lie far apart."""
+"""The bytes of the tensor are freed between uses that lie far apart."""
 STALL = 32
-"""Copy it in even if the program must wait for the copy."""
+"""The tensor is copied to fast memory even if the program must wait for the copy."""
 
 #: Number of ways that :func:`way` distinguishes.
 WAYS = 6
@@ -139,8 +140,10 @@ def reset(data: Data, state: State) -> None:
 def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int, skip: int) -> bool:
     """Open residencies for a tensor that has none, in the way ``mode``; False, with no residency left, if that is impossible.
 
-    The residencies are not yet in the map of memory, because most ways are undone, and because residencies of one tensor share
-    no step. :func:`~stowplan.portfolio.memory_mapping.residencies.settle` enters those that stay.
+    ``policy`` chooses among the free offsets (:func:`.space.find_offset`); ``skip`` makes copies earlier
+    (:func:`.residencies.copy_in`). The residencies are not yet in the map of memory, because most ways are undone, and because
+    residencies of one tensor share no step. :func:`~stowplan.portfolio.memory_mapping.residencies.enter_in_map` enters those
+    that remain.
     """
     row = data.tensors[tensor]
     if row.bytes > data.capacity:
@@ -178,7 +181,7 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
 
 @njit_once
 def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy: int) -> bool:
-    """Let the open residency serve one more access, if the way wants that and there is space; returns whether it does."""
+    """Let the open residency serve one more access, if the way permits it and there is space; returns whether it does."""
     draft, row = state.draft[0], data.accesses[access]
     if not state.permits[access - 1] & STAY:
         return False
@@ -200,7 +203,10 @@ def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy
 
 @njit_inner
 def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bool:
-    """Close the open residency, after a copy-out if slow memory needs the content by boundary ``limit``; False if it fails."""
+    """Close the open residency; returns False if a copy-out that is needed before is not possible.
+
+    If ``needed`` is not 0, slow memory needs the content by boundary ``limit``.
+    """
     draft = state.draft[0]
     if needed and draft.unsaved and draft.valid == NEVER and not copy_out(data, state, limit, policy):
         return False
@@ -212,7 +218,7 @@ def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bo
 
 @njit_once
 def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> None:
-    """Open a residency with an access, if the way wants that and there are space and time."""
+    """Open a residency with an access, if the way permits it and there are space and time."""
     draft, tensor_row, row = state.draft[0], data.tensors[tensor], data.accesses[access]
     if not state.permits[access] & ENTER:
         return
@@ -276,10 +282,10 @@ def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
 
 @njit_inner
 def insert_first(data: Data, state: State, tensor: int) -> None:
-    """Insert a tensor in the first of two ways that saves anything.
+    """Insert a tensor in the first of two ways that saves time.
 
-    In the first way it is written to fast memory and copied out at once if slow memory needs it. In the second it is copied in
-    before each use, as late as the copy can still be hidden. Offsets are chosen by best fit.
+    In the first way, the tensor is written to fast memory and copied out at once if slow memory needs it. In the second, it is
+    only copied in before uses, as late as the copy can still be hidden. Offsets are chosen by best fit.
     """
     base = state.totals[0].total
     state.totals[0].insertions += 1
@@ -294,10 +300,11 @@ def insert_first(data: Data, state: State, tensor: int) -> None:
 
 @njit_inner
 def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bool, loss: int, skip: int) -> int:
-    """Insert a tensor in the way that saves most, or that loses less than ``loss`` (ps); returns the saving (ps).
+    """Insert a tensor in the way that saves most time; returns the saving (ps), which is negative for a loss.
 
-    A loss may be worth accepting because two tensors sometimes save time only together, while each alone costs time. The
-    timeline is up to date before and after.
+    If no way saves time, the best one is taken if it loses less than ``loss`` (ps). A loss may be worth accepting, because two
+    tensors sometimes save time only together, while each alone costs time. ``thorough`` permits ways that are rarely the best.
+    The timeline is up to date before and after.
     """
     base = state.totals[0].total
     state.totals[0].insertions += 1
@@ -322,7 +329,7 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
             else:
                 close_residencies(data, state, tensor)
     if best >= 0 and best & RELEASE:
-        # This way depends on the current timeline, so that it is repeated instead of restored.
+        # The residencies of this way depend on the current timeline, so they are found again, not restored.
         if is_inserted:
             close_residencies(data, state, tensor)
         insert_tensor(data, state, tensor, best, policy, skip)
@@ -368,7 +375,7 @@ def remove(data: Data, state: State, tensor: int) -> None:
 
 @njit_inner
 def note(source: SlotRow, target: SlotRow) -> None:
-    """Save a residency, to open it again later."""
+    """Save a residency in the row ``target``, to open it again later."""
     target.tensor = source.tensor
     target.first = source.first
     target.last = source.last
@@ -394,7 +401,7 @@ def reopen(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> Non
 
 @njit
 def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
-    """Replace the plan of a state by that of the first ``count`` saved residencies."""
+    """Replace the plan of a state by the plan with the first ``count`` saved residencies."""
     while state.totals[0].placed > 0:
         remove(data, state, state.slots[state.order[state.totals[0].placed - 1]].tensor)
     reopen(data, state, rows, count)

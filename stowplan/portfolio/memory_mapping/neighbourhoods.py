@@ -1,14 +1,14 @@
 """Chooses neighbourhoods for the large-neighbourhood search for memory mapping.
 
-This search keeps most of a plan and lets an exact solver find the best plan for the rest, the neighbourhood. A neighbourhood is
-a window of the program and a list of tensors, the most important ones first. The search *frees* as many of them as it can
-solve, that is, within the window these tensors may change their place in memory. As in Pisinger and Ropke, "Large neighborhood
-search" (Handbook of Metaheuristics, 2010), there are several ways to choose neighbourhoods. Some choose tensors that are close
-to each other, some choose those that could save most.
+This search keeps most of a plan and lets an exact solver find the best plan for a part of it, the neighbourhood. A
+neighbourhood is a window of the program and a list of tensors, the most important ones first. The search *frees* as many of
+them as it can solve, that is, within the window these tensors may change their place in memory. As in Pisinger and Ropke,
+"Large neighborhood search" (Handbook of Metaheuristics, 2010), there are several ways to choose neighbourhoods. Some choose
+tensors that are close to each other, some choose those that could save most.
 
 A *step* is an instruction of the program, a *boundary* is the moment between two steps, and a *use* is the read or write of one
-tensor by one step. A use is *fast* if it is served from fast memory. What a tensor, a use or an access could save by that is
-its *gain*, in ps.
+tensor by one step. A use is *fast* if it is served from fast memory. The time that a tensor, a use or an access could save in
+this way is its *gain*, in ps.
 """
 
 from __future__ import annotations
@@ -34,19 +34,22 @@ class ArmsParameters(Parameters, frozen=True):
     """Parameters of the choice of neighbourhoods."""
 
     negligible: float = 1e-5
-    """Tensors with a smaller gain are never freed. It is a fraction of the largest possible gain: the latency with all tensors
-    in slow memory, less a simple lower bound on the latency of every plan."""
+    """Part of the largest possible gain: the latency with all tensors in slow memory, less a simple lower bound on the latency
+    of every plan. Tensors with a smaller gain are never freed."""
 
 
 PARAMS = parameters(ArmsParameters, __name__)
 
 
 class Free(NamedTuple):
-    """A neighbourhood: the tensors that may change between the boundaries ``start`` and ``end``."""
+    """A neighbourhood: a window of the program, and tensors that may change within it."""
 
     tensors: list[int]
+    """Numbers of the tensors, the most important ones first."""
     start: int
+    """Boundary at which the window begins."""
     end: int
+    """Boundary at which the window ends."""
 
 
 class Chooser:
@@ -87,10 +90,10 @@ class Chooser:
     def follow(self, hint: Hint) -> None:
         """Use a hint for one more way to draw neighbourhoods.
 
-        A hint gives for each access a number from 0 to 1 that says how likely it is fast in a good plan; the linear relaxation
-        gives one. The way frees tensors for which the plan and the hint disagree and fixes those for which they agree (after
-        Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP solutions", Mathematical
-        Programming 102, 2005).
+        A hint gives for each access a number from 0 to 1 that says how likely it is fast in a good plan, for example its value
+        in the linear relaxation. The new way frees tensors for which the plan and the hint disagree, and fixes tensors for
+        which they agree (after Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve MIP
+        solutions", Mathematical Programming 102, 2005).
         """
         self._hinted = np.array(hint.values[FAST], np.float64)
         self._steps = np.array([access.step for access in self._accesses], np.int64)
@@ -126,7 +129,7 @@ class Chooser:
         return self._around(timeline, tensor, start, end, count)
 
     def _find_disagreeing(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """A tensor for which plan and hint disagree, and other tensors, first those for which they disagree at steps nearby."""
+        """A tensor for which plan and hint disagree, and others; those for which they disagree at nearby steps come first."""
         is_fast = [all(timeline.fast[use] for use in access.uses) for access in self._accesses]
         disagreement = np.abs(self._hinted - np.array(is_fast, np.float64)) * self._access_gain
         tensors = len(self._facts.sequences)
@@ -146,7 +149,7 @@ class Chooser:
         return Free([tensor, *others][: max(1, count)], start, end)
 
     def _tight(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """The tensor of a random residency (a stay in fast memory), and those that compete with it for memory at that time."""
+        """The tensor of a random residency (a stay in fast memory), and tensors that compete with it for memory then."""
         stays = [stay for stay in timeline.plan.residencies if self._is_worthwhile[stay.tensor]]
         if not stays:
             return None

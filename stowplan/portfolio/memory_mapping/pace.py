@@ -4,8 +4,9 @@ A *candidate* is one of the methods that a run tries side by side, for example r
 large-neighbourhood search (``lns``). A *use* is one access of a tensor by a step; their number measures the size of a problem.
 
 The run verifies every reported plan, which takes time on a core that searches could use, so that reports must not come too
-often. On large programs, ruin and recreate finds most of its improvements within seconds, while large-neighbourhood search goes
-on improving for minutes (``docs/results/guidance.md``). A second large-neighbourhood search therefore takes its place.
+often. On large programs, ruin and recreate finds most of its improvements within seconds, while large-neighbourhood search
+finds improvements for minutes (``docs/results/guidance.md``). A second large-neighbourhood search therefore replaces ruin and
+recreate.
 """
 
 from __future__ import annotations
@@ -121,7 +122,7 @@ class Stopwatch:
     def spend(self, seconds: float, work: float) -> float:
         """Count a piece of work that took ``seconds`` on the clock and for which ``work`` seconds are estimated.
 
-        Returns the one of the two that this stopwatch goes by.
+        Returns the one of the two numbers that this stopwatch counts.
         """
         self._counted += work
         return work if self.is_counted else seconds

@@ -1,14 +1,16 @@
 """Lower bounds by Lagrangian relaxation, computed within milliseconds.
 
-The limits on memory and on the channels are replaced by *prices* (Lagrangian multipliers): one for a unit of memory at each
-step, and one for the channels' time during each step. The latency of a step is a maximum of affine pieces and of a floor; each
-of them gets a share in [0, 1], and the shares of a step add up to 1. With that, tensors no longer depend on each other. The
-bound is the sum over all tensors of the cheapest path through their accesses, plus the constants of the pieces, minus the price
-of all memory and of all time of the channels. Any prices give a valid bound (lemma B8 of
-``docs/reference/memory-mapping-models.md``). They are improved by subgradient steps with a step size for each coordinate
-(Duchi, Hazan and Singer, "Adaptive subgradient methods", 2011).
+The limits on memory and on the channels, which make copies, are replaced by *prices* (Lagrangian multipliers): one for a unit
+of memory at each step, and one for the channels' time during each step. The latency of a step is the maximum of affine *pieces*
+and of a constant *floor*. Each of them gets a share in [0, 1], and the shares of a step add up to 1; the weighted sum of the
+pieces and the floor is a lower bound of the latency. With prices and shares, tensors no longer depend on each other.
 
-Everything that a proof rests on is computed in integers: prices are multiples of 1 / :attr:`Priced.unit`.
+The bound is the sum over all tensors of the cheapest *path* through their accesses, plus the constants of the pieces, minus the
+price of all memory and of all time of the channels. A path says before and after each access which memory has the valid content
+of the tensor. Any prices give a valid bound (lemma B8 of ``docs/reference/memory-mapping-models.md``). They are improved by
+subgradient steps with a step size for each coordinate (Duchi, Hazan and Singer, "Adaptive subgradient methods", 2011).
+
+All numbers on which a proof rests are computed in integers: prices are multiples of 1 / :attr:`Priced.unit`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.memory_mapping import arrays
 from stowplan.portfolio.memory_mapping.arrays import Data, Floats, Ints
 
-#: The largest sum that can occur, in ps / unit; and the cost of what is impossible.
+#: LARGEST is the largest sum that may occur, in ps / unit. NEVER is the cost of a path or copy that is impossible.
 LARGEST, NEVER = 1 << 58, 1 << 61
 
 
@@ -35,18 +37,18 @@ class PricesParameters(Parameters, frozen=True):
     most_bits: int = 24
     """Fractional bits of prices, unless sums of prices could then overflow."""
     least_bits: int = 8
-    """Fractional bits that prices must have. If sums of prices could overflow even then, there is no bound."""
+    """Fractional bits that prices must have. If sums of prices could overflow even with so few bits, there is no bound."""
     most_channel: int = 8
-    """Largest price of the channels' time, if the program cannot wait for copies."""
+    """Picoseconds for each picosecond of the channels' time: its largest price, if the program may not wait for copies."""
     most_steps: int = 300
-    """Subgradient steps that may be made in total."""
+    """Subgradient steps that are made in total at most."""
     most_at_once: int = 20
-    """Subgradient steps that may be made from one bound to the next."""
+    """Subgradient steps that are made from one bound to the next at most."""
     uses_at_once: int = 200_000
-    """Uses of the problem times subgradient steps that may be made from one bound to the next."""
+    """Uses of the problem times subgradient steps from one bound to the next, at most. At least two steps are made."""
     least_progress: float = 2e-5
-    """Smallest increase of a bound that counts as progress, as a part of the difference between the latency with everything in
-    slow memory and the floor."""
+    """Part of the difference between the latency with all tensors in slow memory and the floor of the problem. A smaller
+    increase of a bound does not count as progress."""
     max_idle: int = 100
     """Subgradient steps in a row without progress after which the bounds end."""
 
@@ -54,40 +56,44 @@ class PricesParameters(Parameters, frozen=True):
 PARAMS = parameters(PricesParameters, __name__)
 
 
-#: The first price of memory where it is scarce, as a part of the mean gain of a use for each unit of memory; the size of a
-#: step; and the sum of squared subgradients at the beginning, as a part of their mean. They were tuned on ten modules.
+#: FIRST_PRICE is the first price of memory at steps at which it is scarce, as a part of the mean gain of a use for each unit of
+#: memory. STEP is the size of a subgradient step. FIRST_SQUARES is the sum of squared subgradients at the beginning, as a part
+#: of their mean. All three were tuned on ten HLO modules.
 FIRST_PRICE, STEP, FIRST_SQUARES = 0.05, 0.15, 0.1
 
-#: Boundaries at which a copy is examined one by one; all further ones are covered by one bound.
+#: Number of boundaries at which the start or end of a copy is examined one by one. One bound covers all further boundaries.
 MOST_LOOKS = 200
 
 
-#: Where the content of a tensor is valid after an access or a gap: in slow memory alone; nowhere; in both memories; in fast
-#: memory alone.
+#: The states of a tensor on a path, which say where its content is valid: in slow memory alone (SLOW), nowhere (LOST), in both
+#: memories (CLEAN), or in fast memory alone (DIRTY).
 SLOW, LOST, CLEAN, DIRTY = 0, 1, 2, 3
 
 
 class VisitRow:
-    """How the best path of a tensor gets from one access to the next; the last row is for the end of the program."""
+    """How the cheapest path of a tensor gets from one access to the next; the last row is for the end of the program.
+
+    The *gap* of an access is the time between it and the access before.
+    """
 
     slow: int
-    """The state after the access before, if the state before this access is ``SLOW``."""
+    """The state at the beginning of the gap, if the state at its end is ``SLOW``."""
     lost: int
-    """The same for ``LOST``."""
+    """The state at the beginning of the gap, if the state at its end is ``LOST``."""
     clean: int
-    """The same for ``CLEAN``."""
+    """The state at the beginning of the gap, if the state at its end is ``CLEAN``."""
     dirty: int
-    """The same for ``DIRTY``."""
+    """The state at the beginning of the gap, if the state at its end is ``DIRTY``."""
     out_end: int
-    """Boundary at which the copy-out ends after which the tensor leaves fast memory."""
+    """Boundary at which the copy-out in the gap ends after which the tensor leaves fast memory."""
     in_start: int
-    """Boundary at which the copy-in starts."""
+    """Boundary at which the copy-in in the gap starts."""
     version: int
-    """Boundary after the last write."""
+    """Boundary after the last write before the gap."""
     fast_write: int
     """The state right before an access that writes, for the best path on which the access is fast."""
     slow_write: int
-    """The same for the best path on which the access is slow."""
+    """The state right before an access that writes, for the best path on which the access is slow."""
 
 
 class Priced(NamedTuple):
@@ -100,11 +106,11 @@ class Priced(NamedTuple):
     alignment: int
     """Bytes of a unit of memory."""
     most_channel: int
-    """Largest price of the channels' time; also the price if the program waits for a copy."""
+    """Largest price of the channels' time, which is also the price of a copy for which the program waits."""
     is_whole: int
-    """1 if a tensor that is copied out between two steps occupies its place for one more step."""
+    """1 if a tensor that is copied out between two steps occupies its bytes for one more step; otherwise 0."""
     is_sliced: int
-    """1 if prefetches may be cut into slices."""
+    """1 if prefetches may be cut into slices; otherwise 0."""
     rate: float
     """Scale of the memory prices: the mean gain of a use for each unit of its tensor (ps)."""
     memory: Floats
@@ -112,31 +118,32 @@ class Priced(NamedTuple):
     channel: Floats
     """[T] price of the channels' time during each step."""
     share: Floats
-    """[E] share of each piece, at its first term; the floor has the rest. -1 for a piece that is never above the floor."""
+    """[E] share of each piece, at its first term; -1 for a piece that is never above the floor. The floor has the rest."""
     squares: Floats
     """[2 T + E] sums of squared subgradients of memory prices, channel prices and shares."""
     gain: Ints
-    """[E] what each term adds if its use is fast (ps); for the first term of a piece, its constant."""
+    """[E] the change of the piece's value if the term's use becomes fast (ps, mostly negative); for the first term of a piece,
+    the piece's value with all uses slow."""
     latency: Ints
-    """[E] latency of each piece, at its first term, if all tensors are on their best paths."""
+    """[E] value of each piece (ps), at its first term, if all tensors are on their cheapest paths."""
     earned: Ints
-    """[U] what each use earns if it is fast."""
+    """[U] the amount by which each use lowers the cost of a path if it is fast (ps / unit)."""
     until: Ints
-    """[T + 1] price of a unit of memory during all steps before each boundary."""
+    """[T + 1] the sum of the prices of a unit of memory at all steps before each boundary."""
     cheapest: Ints
     """[levels * T] a sparse table: the lowest price of the channels' time during 1, 2, 4, … steps from each step on."""
     supply: Ints
-    """[T + 1] least time up to each boundary."""
+    """[T + 1] the least time from the start of the program to each boundary (ps)."""
     change: Ints
-    """[T + 2] change of the used units of memory at each step."""
+    """[T + 2] change of the number of used units of memory at each step, over all cheapest paths."""
     traffic: Floats
-    """[T] time of the channels that copies take during each step."""
+    """[T] time of the channels that copies take during each step (ps), over all cheapest paths."""
     visits: Sequence[VisitRow]
     """Scratch space for the path of one tensor."""
 
 
 def new_priced(problem: Problem, data: Data) -> Priced | None:
-    """The first prices; None if the numbers of the problem are so large that sums could overflow."""
+    """The arrays with the first prices; None if the numbers of the problem are so large that sums could overflow."""
     steps, terms = problem.horizon, len(data.terms)
     is_stalling = problem.stalls == "allowed"
     total = problem.floor_ps
@@ -178,10 +185,10 @@ def new_priced(problem: Problem, data: Data) -> Priced | None:
 
 
 def first_bounds(problem: Problem) -> Iterator[int]:
-    """Lower bounds of the objective (ps), each no worse than the one before.
+    """Yield lower bounds of the objective (ps), each at least as large as the one before.
 
-    They end once they hardly improve, after some milliseconds to tenths of a second: about 0.1 us for each use and subgradient
-    step. A problem without uses gets no bounds.
+    They end once they hardly improve, after some milliseconds to tenths of a second; a subgradient step takes about 0.1 us for
+    each use. A problem without uses gets no bounds.
     """
     data = arrays.build(problem)
     priced = new_priced(problem, data) if problem.use_count else None
@@ -202,7 +209,10 @@ def first_bounds(problem: Problem) -> Iterator[int]:
 
 @njit
 def _first_shares(data: Data, alignment: int, room: int, gain: Ints, share: Floats) -> float:
-    """Set the gains, and equal shares for the pieces of each step; returns the mean gain of a use for a unit of its tensor."""
+    """Set the gains, and equal shares for the pieces of each step.
+
+    Returns the mean gain of a use for each unit of memory of its tensor (ps).
+    """
     gained, units = 0.0, 0.0
     for tensor in range(len(data.tensors) - 1):
         size = data.tensors[tensor].bytes // alignment
@@ -226,7 +236,7 @@ def _first_shares(data: Data, alignment: int, room: int, gain: Ints, share: Floa
                 constant += data.terms[at].slow
                 rise += max(0, data.terms[at].fast - data.terms[at].slow)
             gain[first] = constant
-            # A gain never counts for more than what brings the piece to the floor
+            # A gain counts at most as much as brings the piece down to the floor
             # (:mod:`stowplan.models.memory_mapping.latency`).
             for at in range(first + 1, first + length):
                 gain[at] = max(data.terms[at].fast - data.terms[at].slow, min(0, floor - constant - rise))
@@ -241,10 +251,10 @@ def _first_shares(data: Data, alignment: int, room: int, gain: Ints, share: Floa
 
 @njit_once
 def _price_steps(data: Data, priced: Priced) -> int:
-    """Round the prices to integers and compute what uses earn.
+    """Round the prices to integers, and compute ``earned`` and the tables of prices.
 
-    Returns the constant part of the bound: the cost of the steps, minus the price of all memory and of all time of the
-    channels.
+    Returns the constant part of the bound (ps / unit): the cost of the steps with all uses slow, minus the price of all memory
+    and of all time of the channels.
     """
     total, unit, horizon = 0, priced.unit, data.horizon
     per_unit, most_memory = priced.rate * unit, LARGEST // priced.room
@@ -297,7 +307,7 @@ def _cheapest(priced: Priced, horizon: int, start: int, end: int) -> int:
 
 @njit_inner
 def _copy_cost(data: Data, priced: Priced, duration: int, start: int, end: int) -> int:
-    """The lowest cost of a copy between two boundaries; NEVER if there is not enough time for it."""
+    """The lowest cost of a copy of ``duration`` ps between two boundaries; NEVER if there is not enough time for it."""
     if not data.stalls_allowed and (start >= end or priced.supply[end] - priced.supply[start] < duration):
         return NEVER
     if start >= end:
@@ -307,13 +317,16 @@ def _copy_cost(data: Data, priced: Priced, duration: int, start: int, end: int) 
 
 @njit_inner
 def _left_after(data: Data, priced: Priced, first: int, version: int, end: int) -> int:
-    """Boundary until which a tensor occupies fast memory if its copy-out in a gap from ``first`` on ends at ``end``."""
+    """Boundary until which a tensor occupies fast memory if its copy-out ends at boundary ``end``.
+
+    The gap begins at boundary ``first``, and ``version`` is the boundary after the last write.
+    """
     return first + 1 if priced.is_whole and end == first == data.steps[version].up else end
 
 
 @njit_inner
 def _cheapest_copy_in(data: Data, priced: Priced, tensor: int, version: int, last: int) -> tuple[int, int]:
-    """The lowest cost of a copy-in that is complete by ``last``, including its memory from the start on; and its start."""
+    """The lowest cost of a copy-in that is complete by boundary ``last``, with the memory from its start on; and its start."""
     duration, units = data.tensors[tensor].copy_in, data.tensors[tensor].bytes // priced.alignment
     best, best_start = NEVER, last
     earliest, start, end = data.steps[version].up, data.steps[last].down, data.steps[last].down
@@ -334,7 +347,10 @@ def _cheapest_copy_in(data: Data, priced: Priced, tensor: int, version: int, las
 
 @njit_inner
 def _cheapest_copy_out(data: Data, priced: Priced, tensor: int, version: int, first: int, last: int) -> tuple[int, int]:
-    """The lowest cost of a copy-out after which a tensor leaves fast memory, including its memory until then; and its end."""
+    """The lowest cost of a copy-out after which a tensor leaves fast memory, with the memory until then; and its end.
+
+    The copy is within the gap between the boundaries ``first`` and ``last``.
+    """
     duration, units = data.tensors[tensor].copy_out, data.tensors[tensor].bytes // priced.alignment
     best, best_end = NEVER, last
     start, end, latest = data.steps[version].up, data.steps[first].up, data.steps[last].down
@@ -357,9 +373,9 @@ def _cheapest_copy_out(data: Data, priced: Priced, tensor: int, version: int, fi
 
 @njit_inner
 def _cheapest_path(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
-    """The lowest cost of a path of a tensor, and its state at the end of the program; ``visits`` records the path.
+    """The lowest cost of a path of a tensor, and the tensor's state at the end of the program; ``visits`` records the path.
 
-    The accesses of a loop count as one access, so that the order of their writes and reads is relaxed.
+    The uses in a loop may count as one access, for which the order of writes and reads is relaxed.
     """
     row = data.tensors[tensor]
     units, horizon = row.bytes // priced.alignment, data.horizon
@@ -422,7 +438,7 @@ def _cheapest_path(data: Data, priced: Priced, tensor: int) -> tuple[int, int]:
 
 @njit_inner
 def _add_traffic(data: Data, priced: Priced, duration: int, start: int, end: int) -> None:
-    """Add the traffic of a copy between two boundaries, spread over the cheapest steps in proportion to their lengths."""
+    """Add the traffic of a copy between two boundaries, spread over the cheapest steps in proportion to their floors."""
     if start < end and duration > 0:
         price, total = _cheapest(priced, data.horizon, start, end), 0.0
         if price < priced.most_channel:
@@ -443,7 +459,10 @@ def _add_memory(priced: Priced, units: int, start: int, end: int) -> None:
 
 @njit_inner
 def _add_usage(data: Data, priced: Priced, tensor: int, state: int) -> None:
-    """Walk back along the best path of a tensor and add up its memory, its traffic and its effect on latencies."""
+    """Walk back along the cheapest path of a tensor, and add its memory, its traffic and its effect on latencies to the sums.
+
+    ``state`` is the tensor's state at the end of the program.
+    """
     row, horizon = data.tensors[tensor], data.horizon
     units = row.bytes // priced.alignment
     for access in range(data.tensors[tensor + 1].first_access, row.first_access - 1, -1):
@@ -490,12 +509,12 @@ def _add_usage(data: Data, priced: Priced, tensor: int, state: int) -> None:
 
 @njit_inner
 def _step_coordinate(priced: Priced, at: int, value: float, slope: float, most: float) -> float:
-    """A coordinate after a step along its subgradient, clipped to ``[0, most]``."""
+    """The coordinate number ``at`` of ``squares`` after a step along its subgradient ``slope``, clipped to ``[0, most]``."""
     if (value <= 0.0 and slope <= 0.0) or (value >= most and slope >= 0.0) or slope == 0.0:
         return value
     priced.squares[at] += slope * slope
-    moved = value + STEP * slope / math.sqrt(priced.squares[at])
-    return min(most, max(0.0, moved))
+    stepped = value + STEP * slope / math.sqrt(priced.squares[at])
+    return min(most, max(0.0, stepped))
 
 
 @njit_once
@@ -539,7 +558,10 @@ def _take_step(data: Data, priced: Priced, is_first: bool) -> None:
 
 @njit
 def ascend(data: Data, priced: Priced, steps: int, is_first: bool) -> int:
-    """Make a number of subgradient steps; returns the best bound (ps) on the way."""
+    """Make a number of subgradient steps; returns the best bound (ps) among those before each step.
+
+    ``is_first`` says that these are the first steps of all.
+    """
     best = -NEVER
     for number in range(steps):
         total = _price_steps(data, priced)
@@ -551,13 +573,15 @@ def ascend(data: Data, priced: Priced, steps: int, is_first: bool) -> int:
                     earns |= priced.earned[data.access_uses[place].use] > 0
                 if earns:
                     cost, state = _cheapest_path(data, priced, tensor)
-                    # A path in slow memory costs nothing, so that a positive cost is never the lowest.
+                    # A path on which all accesses are slow costs nothing and is always possible, so no tensor adds a positive
+                    # cost.
                     if cost < 0:
                         total += cost
                         _add_usage(data, priced, tensor, state)
         best = max(best, -(-total // priced.unit))
         if is_first and number == 0:
-            # Without prices, every tensor stays in fast memory. Where that takes much of it, memory gets a first price.
+            # Without prices, every tensor stays in fast memory. Memory gets a first price at steps at which this takes more
+            # than half of it.
             used = 0
             for step in range(data.horizon):
                 used += priced.change[step]

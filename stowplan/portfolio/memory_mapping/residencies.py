@@ -1,7 +1,7 @@
 """Opens, extends and closes residencies of the tensor that is being inserted into a partial plan, with their copies. Compiled.
 
-Every change keeps the plan valid except for the timeline. :func:`~stowplan.portfolio.memory_mapping.timeline.replay` brings
-that up to date and returns the objective.
+:mod:`.state` describes the tables and the terms. After every change the plan is valid, but its timeline is out of date;
+:func:`~stowplan.portfolio.memory_mapping.timeline.replay` brings the timeline up to date and returns the objective.
 """
 
 from __future__ import annotations
@@ -56,7 +56,10 @@ def open_slot(
 
 @njit_inner
 def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
-    """Extend a residency of the tensor being inserted to ``end``, at another offset if necessary; False if none is free."""
+    """Extend a residency of the tensor that is being inserted to boundary ``end``, at another offset if necessary.
+
+    Returns False if no offset is free.
+    """
     slot = state.slots[index]
     if end <= slot.end:
         return True
@@ -73,7 +76,7 @@ def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
 
 @njit_inner
 def queue_out(data: Data, state: State, index: int, start: int, end: int) -> None:
-    """Queue a copy-out of a residency at boundary ``start``, to be complete at boundary ``end``."""
+    """Queue a copy-out of the residency ``index`` at boundary ``start``, to be complete at boundary ``end``."""
     slot = state.slots[index]
     slot.out_start = start
     slot.out_end = end
@@ -82,7 +85,10 @@ def queue_out(data: Data, state: State, index: int, start: int, end: int) -> Non
 
 @njit_inner
 def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
-    """Queue a copy-out of the open residency that ends by boundary ``limit``, and extend the residency; False if it fails."""
+    """Queue a copy-out of the open residency that ends by boundary ``limit``, and extend the residency to its end.
+
+    Returns False if the tensor may not be copied, or if time or space is short.
+    """
     draft = state.draft[0]
     slot = state.slots[draft.slot]
     if not data.tensors[slot.tensor].can_copy:
@@ -113,10 +119,11 @@ def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
 
 @njit_inner
 def copy_in(data: Data, state: State, tensor: int, access: int, may_stall: bool, policy: int, skip: int) -> int:
-    """Open a residency with a copy-in that is complete when the access begins; returns its slot, -1 if time or space is short.
+    """Open a residency with a copy-in that is complete when the access begins.
 
-    ``may_stall`` permits copies for which the program must wait. ``skip`` is the number of idle times of the channel that are
-    left out, so that the copy comes earlier.
+    Returns its slot, or -1 if the tensor may not be copied, or if time or space is short. ``may_stall`` permits copies for
+    which the program must wait. ``skip`` is the number of idle times of the channel that are left out, so that the copy is
+    earlier.
     """
     low, high = data.accesses[access].low, data.accesses[access].high
     valid = max(state.draft[0].valid, state.draft[0].ended, data.accesses[access].released)

@@ -1,7 +1,8 @@
-"""Ruin-and-recreate search over the compiled partial plan.
+"""Ruin-and-recreate search on the compiled partial plan (:mod:`.state`).
 
-After Schrimpf et al., "Record breaking optimization results using the ruin and recreate principle" (J. Comput. Phys. 159,
-2000): a round removes some tensors, inserts them and others in a random order, and keeps the result unless it is much worse.
+The method is that of Schrimpf et al., "Record breaking optimization results using the ruin and recreate principle" (J. Comput.
+Phys. 159, 2000). A round removes some tensors from fast memory, inserts them and others in a random order, and keeps the result
+unless it is much worse.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from stowplan.portfolio.memory_mapping.state import SlotRow, State
 #: Largest number of tensors that a round removes and inserts.
 MOST = 64
 
-#: Random numbers lie in [0, RANDOM).
+#: Random numbers are less than this.
 RANDOM = (1 << 31) - 1
 
 
@@ -36,13 +37,13 @@ class Status:
     """The numbers of a search."""
 
     random: int
-    """State of the random numbers, in [1, RANDOM)."""
+    """State of the random number generator, in [1, RANDOM)."""
     best: int
     """Objective of the best plan (ps)."""
     best_count: int
-    """Number of its residencies."""
+    """Number of residencies of the best plan."""
     saved_count: int
-    """Number of residencies removed in this round."""
+    """Number of residencies that were removed in this round."""
     rounds: int
     """Number of rounds so far."""
 
@@ -51,17 +52,18 @@ class Search(NamedTuple):
     """The data of a search apart from the state of the plan. There are S slots and N tensors."""
 
     status: Sequence[Status]
-    """[1]"""
+    """[1] numbers of the search."""
     best: Sequence[SlotRow]
     """[S] residencies of the best plan."""
     saved: Sequence[SlotRow]
-    """[S] residencies removed in this round."""
+    """[S] residencies that were removed in this round."""
     chosen: Ints
-    """[MOST] tensors of this round."""
+    """[MOST] tensors that this round removes or inserts."""
     rank: Floats
-    """[MOST] rank of each; those with the highest are inserted first."""
+    """[MOST] rank of each chosen tensor; tensors with the highest ranks are inserted first."""
     density: Floats
-    """[N] what each tensor saves for the memory and time that it takes; 0 if it saves nothing."""
+    """[N] the time that each tensor saves, divided by the bytes and the time that it takes (:func:`.heuristics.densities`); 0
+    if it saves nothing."""
 
 
 def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
@@ -81,7 +83,7 @@ def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
 
 @njit
 def save_best(state: State, search: Search) -> None:
-    """Save the plan of the state as the best."""
+    """Save the plan of the state as the best one."""
     status = search.status[0]
     status.best = state.totals[0].total
     status.best_count = 0
@@ -92,7 +94,7 @@ def save_best(state: State, search: Search) -> None:
 
 @njit_inner
 def random_below(search: Search, limit: int) -> int:
-    """A random integer in [0, limit), by Lehmer's generator, whose state is part of the search so that runs are repeatable."""
+    """A random integer in [0, limit), by Lehmer's generator. Its state is part of the search, so that runs are repeatable."""
     status = search.status[0]
     status.random = status.random * 48271 % RANDOM
     return status.random % limit
@@ -110,7 +112,7 @@ def _choose(state: State, search: Search, count: int, position: int) -> int:
 
 @njit_once
 def _pick_window(data: Data, state: State, search: Search, most: int, width: int) -> int:
-    """Choose tensors with a residency in a random segment of the program; returns their number."""
+    """Choose at most ``most`` tensors with a residency within ``width`` steps of a random one; returns their number."""
     centre = random_below(search, data.horizon)
     low, high = max(0, centre - width), min(data.horizon, centre + width)
     placed = state.totals[0].placed
@@ -126,7 +128,7 @@ def _pick_window(data: Data, state: State, search: Search, most: int, width: int
 
 @njit_once
 def _pick_band(state: State, search: Search, most: int) -> int:
-    """Choose tensors whose residencies are close to a random one, in time and in memory; returns their number."""
+    """Choose tensors whose residencies are close to a random residency, in time and in memory; returns their number."""
     placed = state.totals[0].placed
     if placed == 0:
         return 0
@@ -183,7 +185,10 @@ def _ruin(data: Data, state: State, search: Search) -> int:
 
 @njit_once
 def _add_waiting(data: Data, state: State, search: Search, count: int, most: int) -> int:
-    """Choose tensors in slow memory that overlap in time with the chosen ones; returns the new number of chosen tensors."""
+    """Choose at most ``most`` tensors in slow memory that overlap in time with the ``count`` chosen ones.
+
+    Returns the new number of chosen tensors.
+    """
     low, high = data.horizon, 0
     for position in range(count):
         tensor = search.chosen[position]
@@ -224,13 +229,13 @@ def _shuffle(search: Search, count: int) -> None:
 
 @njit_once
 def _recreate(data: Data, state: State, search: Search, count: int) -> None:
-    """Insert the chosen tensors."""
+    """Insert the chosen tensors, with a random policy for offsets and other random choices."""
     _shuffle(search, count)
     policy = random_below(search, 4)
     policy = FIRST_FIT if policy == 0 else HIGH_FIT if policy == 1 else BEST_FIT
     thorough = random_below(search, 4) == 0
     skip = 1 if random_below(search, 8) == 0 else 0
-    # With latency tables, two tensors may save time only together, so that sometimes the first one may cost something. The
+    # With latency tables, two tensors may save time only together. In some rounds, an insertion may therefore cost time. The
     # round is accepted or rejected as a whole.
     loss = 0
     if len(data.table) > 0 and random_below(search, 2) == 0:
@@ -242,7 +247,11 @@ def _recreate(data: Data, state: State, search: Search, count: int) -> None:
 
 @njit
 def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, allowed: float) -> None:
-    """Run some rounds; a round may make the plan worse by ``allowed`` (ps) times the cube of a random number in [0, 1)."""
+    """Run some rounds of the search.
+
+    A round that makes the plan worse is undone, unless the loss is at most ``allowed`` (ps) times the cube of a random number
+    in [0, 1).
+    """
     status, totals = search.status[0], state.totals[0]
     for _ in range(rounds):
         before = totals.total

@@ -3,6 +3,7 @@
 All residencies are listed by offset. Most queries concern a few steps, during which only a few residencies are live, so windows
 of time have shorter lists of their own. Window ``w`` covers the steps ``[w * STRIDE, w * STRIDE + WIDTH)``, so that any
 ``WIDTH - STRIDE + 1`` consecutive steps lie within some window. A window with more than ``ROOM`` residencies has no list.
+:mod:`.state` describes the tables and the terms.
 """
 
 from __future__ import annotations
@@ -13,20 +14,26 @@ from stowplan.compiled import njit, njit_inner, njit_once
 from stowplan.portfolio.memory_mapping.arrays import Data, Ints
 from stowplan.portfolio.memory_mapping.state import NEVER, SlotRow, State
 
-# Offset policies.
+# Policies that choose among the free offsets (:func:`find_offset`).
 FIRST_FIT, BEST_FIT, HIGH_FIT = 0, 1, 2
 
+#: Steps from the start of one window to the start of the next.
 STRIDE = 8
+#: Steps in a window.
 WIDTH = 16
+#: Largest number of residencies in the list of a window.
 ROOM = 128
 
-#: Number of answers that are cached for the tensor being inserted.
+#: Number of answers that are cached for the tensor that is being inserted.
 MEMO = 128
 
 
 @njit_inner
 def offset_for(data: Data, state: State, start: int, end: int, size: int, policy: int) -> int:
-    """:func:`find_offset` with a cache for the tensor being inserted, because the ways to insert it repeat the same queries."""
+    """:func:`find_offset` with a cache for the tensor that is being inserted.
+
+    The ways to insert a tensor repeat the same queries, and the map of memory does not change during an insertion.
+    """
     row = state.memo[(start * 31 + end) % MEMO]
     number = state.totals[0].insertions
     if row.number != number or row.start != start or row.end != end or row.place != -1:
@@ -40,7 +47,7 @@ def offset_for(data: Data, state: State, start: int, end: int, size: int, policy
 
 @njit_inner
 def stays_free(state: State, start: int, end: int, bottom: int, top: int) -> bool:
-    """:func:`is_free` with a cache for the tensor being inserted."""
+    """:func:`is_free` with a cache for the tensor that is being inserted."""
     row = state.memo[(start * 31 + end + bottom) % MEMO]
     number = state.totals[0].insertions
     if row.number != number or row.start != start or row.end != end or row.place != bottom:
@@ -158,14 +165,14 @@ def repack(data: Data, state: State, order: Ints, old: Ints) -> bool:
 
 @njit_inner
 def _window(state: State, start: int, end: int) -> int:
-    """A window with a list that contains the steps ``[start, end)``; -1 if there is none."""
+    """The window that has a list and covers the steps ``[start, end)``; -1 if there is none."""
     window = start // STRIDE
     return window if end <= window * STRIDE + WIDTH and state.window_counts[window] <= ROOM else -1
 
 
 @njit_inner
 def _enter_windows(state: State, index: int, first: int, last: int) -> None:
-    """Enter a slot into the windows ``[first, last)``."""
+    """Enter a slot into the lists and counts of the windows ``[first, last)``."""
     for window in range(first, last):
         if state.window_counts[window] < ROOM:
             _insert(state.slots, state.nearby, window * ROOM, window * ROOM + state.window_counts[window], index)
@@ -174,7 +181,7 @@ def _enter_windows(state: State, index: int, first: int, last: int) -> None:
 
 @njit_once
 def _rebuild_list(state: State, window: int) -> None:
-    """Rebuild the list of a window that had too many residencies."""
+    """Rebuild the list of a window that had more than ``ROOM`` residencies before."""
     low, high = window * STRIDE, window * STRIDE + WIDTH
     listed = window * ROOM
     for position in range(state.totals[0].placed):

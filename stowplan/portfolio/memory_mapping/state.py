@@ -1,7 +1,9 @@
-"""The tables of a partial memory-mapping plan.
+"""The tables of a partial memory-mapping plan, on which compiled heuristics work.
 
-They are the residencies (slots), a map of fast memory sorted by offset, the queue of copies, and the timeline of the last
-replay.
+They are the residencies, a map of fast memory sorted by offset, the queues of copies, and the timeline. A *residency* is the
+stay of a tensor in fast memory from one boundary to another; its row in a table is a *slot*. A *boundary* is the moment before
+a step or after the last one. An *access* is all uses of a tensor by one step (:mod:`.arrays`). A *replay* simulates the steps
+and copies, and computes the timeline and the objective. A *copy-in* goes to fast memory, a *copy-out* to slow memory.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from typing import NamedTuple
 
 from stowplan.portfolio.memory_mapping.arrays import Ints
 
-#: A number above any objective, which marks a plan that is not valid.
+#: A number above any objective and any boundary. An objective of NEVER marks a plan that is not valid.
 NEVER = 1 << 62
 
-# What a tensor may do at an access, as bits: begin a residency with it; stay in fast memory from it to the next access.
+# Bits of permissions at an access: a tensor may begin a residency with it (ENTER), and may stay in fast memory from it to the
+# next access (STAY).
 ENTER, STAY = 1, 2
 
 # How a residency gets its content: its first access writes it, a copy brings it, or it is there before the program starts.
@@ -25,43 +28,44 @@ class SlotRow:
     """A residency; a free slot has tensor -1."""
 
     tensor: int
+    """Number of the tensor."""
     first: int
-    """First access that it serves."""
+    """First access that the residency serves."""
     last: int
-    """Last access that it serves."""
+    """Last access that the residency serves."""
     source: int
-    """``DEFINED``, ``COPIED`` or ``PRELOADED``."""
+    """How the residency gets its content: ``DEFINED``, ``COPIED`` or ``PRELOADED``."""
     start: int
-    """Boundary at which it begins."""
+    """Boundary at which the residency begins. A copy-in is queued there."""
     end: int
-    """Boundary at which it ends."""
+    """Boundary at which the residency ends."""
     offset: int
-    """Offset in bytes."""
+    """Offset in fast memory, in bytes."""
     bytes: int
     """Size in bytes."""
     out_start: int
-    """Boundary at which its copy-out is queued; -1 if it has none."""
+    """Boundary at which the copy-out of the residency is queued; -1 if it has none."""
     out_end: int
     """Boundary at which the copy-out is due."""
     next: int
-    """Next slot of the tensor, or next free slot; -1 at the end."""
+    """Next slot of the tensor, or next free slot; -1 at the end of the list."""
 
 
 class CopyRow:
-    """A queued copy: number ``2 * slot`` is a slot's copy-in, ``2 * slot + 1`` its copy-out."""
+    """A queued copy: number ``2 * slot`` is the copy-in of a slot, ``2 * slot + 1`` its copy-out."""
 
     before: int
     """The copy before it in the queue of its boundary; -1 for none."""
     after: int
-    """The copy after it."""
+    """The copy after it in this queue; -1 for none."""
     due: int
-    """Boundary that waits for it."""
+    """Boundary that waits for the copy."""
     length: int
     """Duration (ps)."""
     begin: int
-    """When it begins in the last replay, counted from the begin of its boundary (ps; may be negative)."""
+    """When the copy begins in the last replay, counted from the time of its boundary (ps; may be negative)."""
     end: int
-    """When it ends, likewise."""
+    """When the copy ends in the last replay, counted in the same way (ps)."""
 
 
 class MomentRow:
@@ -70,24 +74,24 @@ class MomentRow:
     duration: int
     """Weighted latency of the step (ps); 0 at the end of the program."""
     head: int
-    """First copy queued here; -1 for none."""
+    """First copy queued at the boundary; -1 for none."""
     tail: int
-    """Last copy queued here."""
+    """Last copy queued at the boundary; -1 for none."""
     due: int
     """When the copies that the boundary waits for are complete (ps; scratch space, 0 between replays)."""
     stalled: int
-    """How long the boundary waits for copies (ps)."""
+    """How long the program waits for copies at the boundary (ps)."""
     idle: int
-    """1 if all channels are idle when the program arrives here."""
+    """1 if all channels are idle when the program arrives at the boundary; otherwise 0."""
     dirty: int
-    """1 if the queue here or the latency of the step has changed since the last replay."""
+    """1 if the queue of the boundary or the latency of the step has changed since the last replay; otherwise 0."""
 
 
 class Totals:
     """Sums over the plan, and ends of lists."""
 
     total: int
-    """Objective of the last replay (ps), or NEVER if there is a forbidden stall."""
+    """Objective in the last replay (ps), or NEVER if the plan stalls and stalls are forbidden."""
     latency: int
     """Sum of the durations of all steps (ps)."""
     stalled: int
@@ -97,81 +101,81 @@ class Totals:
     preloads: int
     """Number of residencies that begin with the program."""
     free: int
-    """First free slot."""
+    """First free slot; -1 if there is none."""
     dirty_from: int
-    """First dirty boundary."""
+    """First dirty boundary; after the last boundary if there is none."""
     dirty_to: int
-    """Last dirty boundary."""
+    """Last dirty boundary; -1 if there is none."""
     shift: int
     """By how much the timeline after the replayed part moves (ps; scratch space)."""
     reach: int
     """Latest boundary that waits for a replayed copy (scratch space)."""
     insertions: int
-    """Number of insertions that were started. During one, nothing else changes in the map of memory."""
+    """Number of insertions of tensors that were started. During an insertion, the map of memory does not change."""
 
 
 class Draft:
-    """The tensor being inserted."""
+    """The state of the insertion of one tensor, which walks along the tensor's accesses."""
 
     slot: int
-    """Its open residency, -1 while it is in slow memory."""
+    """Slot of the open residency; -1 while the tensor is in slow memory alone."""
     written: int
     """Boundary at which the content of the open residency is complete."""
     unsaved: int
-    """1 while the open residency has content that slow memory does not have."""
+    """1 while the open residency has content that slow memory does not have; otherwise 0."""
     valid: int
     """Boundary from which on the content in slow memory is valid; NEVER if it is not."""
     ended: int
-    """Boundary at which its last residency ended."""
+    """Boundary at which the tensor's last residency ended."""
     accepts_loss: int
-    """1 if reads are served from fast memory even if that alone saves nothing."""
+    """1 if reads are served from fast memory even if that alone saves nothing; otherwise 0."""
 
 
 class MemoRow:
-    """A cached query of the map of memory for the tensor being inserted, with its answer."""
+    """A cached query of the map of memory for the tensor that is being inserted, with its answer."""
 
     number: int
-    """The insertion during which the answer holds: see ``Totals.insertions``."""
+    """Number of the insertion during which the answer holds (``Totals.insertions``)."""
     start: int
     """First step of the query."""
     end: int
-    """Step after the last."""
+    """Step after the last step of the query."""
     place: int
-    """Offset of the query; -1 if it was for any offset."""
+    """Offset in bytes of which the query asks whether it is free; -1 if it asks for any free offset."""
     answer: int
-    """The offset that was found, or whether the given one is free."""
+    """The free offset that was found (-1 for none), or 1 if the offset of the query is free and 0 if not."""
 
 
 class State(NamedTuple):
     """A partial plan. There are S slots, as many as accesses (A), W windows, T steps, N tensors, U uses and K channels."""
 
     slots: Sequence[SlotRow]
-    """[S]"""
+    """[S] the residencies."""
     copies: Sequence[CopyRow]
-    """[2 S]"""
+    """[2 S] the copies of the slots, which are linked to queues."""
     order: Ints
     """[S] the map of memory: the slots in use by offset, ``totals.placed`` of them."""
     window_counts: Ints
-    """[W] number of residencies in each window of time (see ``space``)."""
+    """[W] number of residencies in each window of time (:mod:`.space`)."""
     nearby: Ints
     """[W * ROOM] the residencies of each window by offset; undefined for windows with more than ROOM residencies."""
     moments: Sequence[MomentRow]
-    """[T + 1]"""
+    """[T + 1] the boundaries."""
     began: Ints
     """[T + 1] when each step begins in the last replay, after waiting for copies (ps)."""
     totals: Sequence[Totals]
-    """[1]"""
+    """[1] sums and ends of lists."""
     draft: Sequence[Draft]
-    """[1]"""
+    """[1] the insertion that is under way."""
     first_slot: Ints
     """[N] first slot of each tensor, -1 if it has none."""
     fast: Ints
-    """[U] 1 if the use is fast."""
+    """[U] 1 if the use is served from fast memory, otherwise 0."""
     free_at: Ints
     """[K] when each channel is free (ps; scratch space)."""
     memo: Sequence[MemoRow]
-    """[MEMO] cached answers for the tensor being inserted (see ``space``)."""
+    """[MEMO] cached answers for the tensor that is being inserted (:mod:`.space`)."""
     kept: Sequence[SlotRow]
-    """[S] residencies of a tensor that was removed to try another way (scratch space)."""
+    """[S] saved residencies of a tensor while another way to insert it is tried (scratch space)."""
     permits: Ints
-    """[A] what a tensor may do at each access, as bits ``ENTER`` and ``STAY``: both, unless a construction follows a hint."""
+    """[A] permissions at each access, as bits ``ENTER`` and ``STAY``. Both are set unless a construction follows a hint."""

@@ -1,16 +1,18 @@
 """The timeline of a partial plan, compiled: how long steps last, which copies are queued, and when they run.
 
-Copies that are queued at one boundary are served in the order of their deadlines, which is the best order for a single channel.
-A state is therefore the same whatever the order in which its residencies were opened.
+:mod:`.state` describes the tables and the terms. A *stall* is time that the program waits for a copy. Copies that are queued at
+one boundary are served in the order of their deadlines, which is the best order for a single channel. A state is therefore the
+same whatever the order in which its residencies were opened.
 
-The rules are in ``docs/reference/memory-mapping.md``, "Copy engine". If stalls are forbidden, the queue is simulated with floor
-latencies, and a plan that stalls costs :data:`~stowplan.portfolio.memory_mapping.state.NEVER`.
+The rules are in ``docs/reference/memory-mapping.md``, "Copy engine". If stalls are forbidden, the queue is simulated with the
+least latency that each step can have (its *floor*), and a plan that stalls costs
+:data:`~stowplan.portfolio.memory_mapping.state.NEVER`.
 
-Simulating everything after each change would take most of the time of a search. At a boundary where all channels are idle, what
-came before matters only by the time that has passed. A replay therefore begins at the last such boundary before the first
-change. Once it reaches, after a change, a boundary that was idle in the old timeline and is idle again, the old timeline holds
-up to the next change, shifted by a constant. Copies store their times relative to their boundary, so that only the boundaries
-are shifted.
+Simulating the whole program after each change would take most of the time of a search. At a boundary where all channels are
+idle, the past matters only by the time that has passed. A replay therefore begins at the last such boundary before the first
+change. After a change, the replay may reach a boundary that was idle in the old timeline and is idle again. From there, the old
+timeline holds up to the next change, shifted by a constant. Copies store their times relative to their boundary, so that only
+the boundaries are shifted.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from stowplan.portfolio.memory_mapping.state import NEVER, State
 
 @njit_inner
 def latency(data: Data, fast: Ints, step: int) -> int:
-    """Latency of one run of a step (ps)."""
+    """Latency of one run of a step (ps), if the uses with 1 in ``fast`` [U] are served from fast memory."""
     row, after = data.steps[step], data.steps[step + 1]
     if row.table >= 0:
         mask = 0
@@ -75,7 +77,7 @@ def set_access(data: Data, state: State, access: int, value: int) -> None:
 
 @njit_inner
 def gain_alone(data: Data, state: State, access: int) -> int:
-    """What the steps of a slow access would save if it were fast and nothing else changed (ps, weighted)."""
+    """The time that would be saved if a slow access became fast and nothing else changed (ps, over all runs of its steps)."""
     begin, end = data.accesses[access].first_use, data.accesses[access + 1].first_use
     for position in range(begin, end):
         state.fast[data.access_uses[position].use] = 1
@@ -93,7 +95,7 @@ def gain_alone(data: Data, state: State, access: int) -> int:
 
 @njit_inner
 def gain_beside_others(data: Data, access: int) -> int:
-    """The most that the steps with latency tables would save if the access were fast, whatever others do (ps, weighted)."""
+    """The most that a fast access could save in steps with latency tables, over all choices for other uses (ps, all runs)."""
     begin, end = data.accesses[access].first_use, data.accesses[access + 1].first_use
     gain = 0
     last = -1
@@ -118,9 +120,9 @@ def gain_beside_others(data: Data, access: int) -> int:
 
 @njit_inner
 def gain(data: Data, state: State, access: int) -> int:
-    """Estimate of what a slow access would save if it were fast (ps).
+    """Estimate of the time that a slow access would save if it were fast (ps).
 
-    Savings that depend on other uses being fast as well count by half.
+    Savings that depend on other uses, which would have to be fast as well, count by half.
     """
     return max(0, gain_alone(data, state, access), gain_beside_others(data, access) // 2)
 
@@ -139,7 +141,10 @@ def touch(state: State, boundary: int) -> None:
 
 @njit_inner
 def queue_copy(state: State, copy: int, boundary: int, due: int, length: int) -> None:
-    """Queue a copy at a boundary, by its deadline, then by tensor, with copies out before copies in."""
+    """Insert a copy into the queue of a boundary: by its deadline, then by tensor, with copies out before copies in.
+
+    ``due`` is the boundary that waits for the copy, and ``length`` its duration (ps).
+    """
     moment, row = state.moments[boundary], state.copies[copy]
     rank = 2 * state.slots[copy >> 1].tensor + 1 - (copy & 1)
     before = moment.tail
@@ -183,7 +188,7 @@ def unqueue_copy(state: State, copy: int, boundary: int) -> None:
 
 @njit_inner
 def replay(data: Data, state: State) -> int:
-    """Bring the timeline up to date; returns the objective (ps), or NEVER if there is a forbidden stall."""
+    """Bring the timeline up to date; returns the objective (ps), or NEVER if the plan stalls and stalls are forbidden."""
     totals = state.totals[0]
     boundary = totals.dirty_from
     totals.reach = -1
@@ -210,7 +215,10 @@ def replay(data: Data, state: State) -> int:
 
 @njit_once
 def _simulate(data: Data, state: State, changed: int) -> int:
-    """Simulate past a dirty boundary until the old timeline holds again; returns the boundary from which it does."""
+    """Simulate from a dirty boundary until the old timeline holds again; returns the boundary from which on it holds.
+
+    The simulation begins at the last boundary up to ``changed`` at which all channels were idle.
+    """
     totals = state.totals[0]
     boundary = changed
     while not state.moments[boundary].idle:
@@ -233,7 +241,7 @@ def _simulate(data: Data, state: State, changed: int) -> int:
         now = max(now, moment.due)
         _serve(data, state, boundary, now)
         if moment.due > now:
-            # The boundary waits for its own copies, so that their times count from the end of the waiting.
+            # The boundary also waits for copies of its own. Their times are counted from the end of this wait.
             copy = moment.head
             while copy >= 0:
                 row = state.copies[copy]
@@ -255,7 +263,7 @@ def _simulate(data: Data, state: State, changed: int) -> int:
 
 @njit_once
 def _serve(data: Data, state: State, boundary: int, now: int) -> None:
-    """Start the copies that are queued at a boundary, each on the channel that is free first."""
+    """Start the copies that are queued at a boundary at time ``now`` (ps), each on the channel that is free first."""
     copy = state.moments[boundary].head
     while copy >= 0:
         row = state.copies[copy]
@@ -279,7 +287,8 @@ def _serve(data: Data, state: State, boundary: int, now: int) -> None:
 
 @njit_inner
 def first_at(data: Data, state: State, moment: int) -> int:
-    """First boundary that begins at time ``moment`` (ps) of the last replay or later; T + 1 if there is none."""
+    """First boundary that begins at time ``moment`` (ps) of the last replay or later; T + 1 if there is none (T is the number
+    of steps)."""
     low, high = 0, data.horizon + 1
     while low < high:
         middle = (low + high) >> 1
@@ -292,9 +301,10 @@ def first_at(data: Data, state: State, moment: int) -> int:
 
 @njit_once
 def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> int:
-    """Latest time (ps) at which a copy of this length may begin between two boundaries while the channel is idle; -1 if none.
+    """Latest time (ps) at which a copy may begin in an idle time of the channel that is long enough; -1 if there is none.
 
-    ``skip`` is the number of suitable idle times that are left out, to try earlier ones.
+    The copy takes ``length`` ps, between the boundaries ``valid`` and ``low``. ``skip`` is the number of suitable idle times
+    that are left out, to try earlier ones.
     """
     earliest = state.began[valid]
     end = state.began[low]
@@ -321,7 +331,10 @@ def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> in
 
 @njit_once
 def earliest_gap(data: Data, state: State, written: int, length: int) -> int:
-    """Earliest time (ps), not before a boundary, at which a copy of this length may begin while the channel is idle."""
+    """Earliest time (ps) at which a copy of ``length`` ps may begin in an idle time of the channel.
+
+    The copy begins no earlier than the boundary ``written``.
+    """
     begin = state.began[written]
     boundary = written
     while not state.moments[boundary].idle:

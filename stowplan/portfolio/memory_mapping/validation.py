@@ -1,4 +1,8 @@
-"""How policies of MMapGame are validated: their games, and the best plans that serve the same uses from fast memory."""
+"""How policies of MMapGame are validated: their games, and the best plans that serve the same uses from fast memory.
+
+MMapGame is memory mapping as a game with one move for each access of a tensor (``docs/reference/mmap-game.md``). MMap-MuZero is
+the agent that learns to play it. :mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,7 @@ _ACTIONS = ("copy", "no copy", "drop")
 
 
 class MuZeroPlayer:
-    """A player with a policy of MMap-MuZero, which plays by the network alone or with tree search, as in training."""
+    """A player with a policy of MMap-MuZero. It plays by the network alone, or with tree search as in training."""
 
     def __init__(self, policy: Policy):
         self.policy = policy
@@ -49,7 +53,7 @@ class MuZeroPlayer:
         return next((game_of(game, searched) for searched in self.policy.searched(game, seed=seed, should_stop=stop)), None)
 
     def _game(self, problem: Problem) -> CompiledGame:
-        """The game of a problem; that of the latest problem is kept."""
+        """The game of a problem. The game of the latest problem is cached."""
         from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 
         if self._latest_game is None or self._latest_game[0] != problem.digest:
@@ -67,8 +71,8 @@ def game_of(game: CompiledGame, played: Played) -> Game:
 class FastOrSlow:
     """The moves of a game as decisions: whether the uses of each move are served from fast memory.
 
-    A decision is fixed by adding a latency to the other choice that makes every plan with it worse than the game. Offsets and
-    times of copies stay free.
+    A decision is fixed by adding so much latency to the other choice that every plan with that choice is worse than the game's
+    plan. Offsets and times of copies are not fixed.
     """
 
     rest = "windows, offsets and copies as the game chooses them"
@@ -100,7 +104,7 @@ class FastOrSlow:
         return outcome or self._portfolio(problem, hint, effort)
 
     def _complete(self, problem: Problem, hint: Plan, effort: Effort) -> Completion | None:
-        """The best completion by the complete model, in this process; None if it does not support the problem."""
+        """Complete the game with the complete CP-SAT model, in this process; None if the model does not support the problem."""
         from stowplan.models.memory_mapping.cpsat import solve
 
         try:
@@ -120,7 +124,7 @@ class FastOrSlow:
         return Completion(outcome.plan.objective, outcome.bound)
 
     def _portfolio(self, problem: Problem, hint: Plan, effort: Effort) -> Completion:
-        """The best completion by a run of heuristic and exact candidates."""
+        """Complete the game with a run of heuristic and exact candidates."""
         from stowplan.kernel.solve import solve
 
         result = solve(
@@ -137,15 +141,17 @@ class FastOrSlow:
 
 
 def with_uses(problem: Problem, fixed: Mapping[int, bool], objective_ps: int) -> Problem:
-    """The problem with latencies such that plans that serve some uses differently are worse than a given plan.
+    """The problem with latencies increased so that plans that serve some uses differently are worse than a given plan.
 
     Parameters
     ----------
+    problem
+        The problem without fixed uses.
     fixed
-        For some uses, by number, whether they are served from fast memory. A use that no latency depends on stays free if the
-        latency table of its step has as many uses as a table may have.
+        For some uses, by number, whether they are served from fast memory. A use on which no latency depends is not fixed if
+        the latency table of its step already has the largest number of uses.
     objective_ps
-        Objective of a plan that serves them so.
+        Objective (ps) of a plan that serves these uses in this way.
     """
     penalty = max(problem.all_slow_ps, objective_ps) - problem.floor_ps + 1
     steps, number = [], 0
@@ -157,7 +163,10 @@ def with_uses(problem: Problem, fixed: Mapping[int, bool], objective_ps: int) ->
 
 
 def _penalise(step: Step, fixed: Mapping[int, bool], penalty: int) -> Step:
-    """The step with its latency increased by ``penalty`` (ps) for each use that is served differently."""
+    """The step with its latency increased by ``penalty`` (ps) for each use that is not served as ``fixed`` says.
+
+    The keys of ``fixed`` are positions among the uses of the step.
+    """
     if step.table is not None:
         return msgspec.structs.replace(step, table=_penalise_table(step.table, fixed, penalty))
     pieces = tuple(
@@ -172,21 +181,21 @@ def _penalise(step: Step, fixed: Mapping[int, bool], penalty: int) -> Step:
 
 
 def _penalise_table(table: Table, fixed: Mapping[int, bool], penalty: int) -> Table:
-    """The latency table with such increases; it may depend on more uses than before."""
+    """The latency table with the increases of :func:`_penalise`. It may depend on more uses than before."""
     uses, latency = list(table.uses), list(table.latency_ps)
     for use in fixed:
         if use not in uses and len(uses) < MAX_TABLE_USES:
             uses.append(use)
             latency += latency
     latency = [
-        attempt + penalty * sum(bool(mask >> bit & 1) != fixed[use] for bit, use in enumerate(uses) if use in fixed)
-        for mask, attempt in enumerate(latency)
+        time_ps + penalty * sum(bool(mask >> bit & 1) != fixed[use] for bit, use in enumerate(uses) if use in fixed)
+        for mask, time_ps in enumerate(latency)
     ]
     return Table(tuple(uses), tuple(latency))
 
 
-def _decisions(problem: Problem, game: Game, known: Plan | None) -> FastOrSlow | None:
-    """The decisions of a finished game."""
+def _decisions(problem: Problem, game: Game, best_plan: Plan | None) -> FastOrSlow | None:
+    """The decisions of a finished game, which is played again; the best known plan is not needed."""
     from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
 
     state = CompiledGame(problem).reset()

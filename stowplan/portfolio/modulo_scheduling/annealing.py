@@ -1,10 +1,10 @@
 """Simulated annealing over placements of a loop body on the tiles (processing elements) of a CGRA.
 
-It is meant for machines on which a result may wait for its consumer for any number of clocks. There, the placement decides
-which initiation interval (II) is possible, because an instruction outside all recurrences can be delayed until its tile has a
-free slot. The annealing therefore chooses a tile for each *group* of instructions that must share one, but an issue time only
-for the *timed* instructions, whose slots cannot be chosen afterwards
-(:attr:`~stowplan.models.modulo_scheduling.structure.Structure.slotted`).
+It is meant for machines on which a result may wait for its consumer for any number of clocks. On such a machine, the placement
+decides which initiation interval (II) is possible, because an instruction outside all recurrences (cycles of dependences) can
+be delayed until its tile has a free slot. A *slot* is a clock modulo the II. The annealing therefore chooses a tile for each
+*group* of instructions that must share one, but an issue time only for the *timed* instructions, whose slots cannot be chosen
+afterwards (:attr:`~stowplan.models.modulo_scheduling.structure.Structure.slotted`).
 
 The cost is a sum of five numbers, all 0 if no rule is broken:
 
@@ -41,7 +41,7 @@ class AnnealingParameters(Parameters, frozen=True):
     cold: float = 0.05
     """Last temperature, in units of the cost."""
     chunk: int = 100
-    """Number of moves between two checks of whether to stop, as a multiple of the number of groups."""
+    """Moves for each group between two checks of whether to stop."""
 
 
 PARAMS = parameters(AnnealingParameters, __name__)
@@ -75,7 +75,7 @@ class State(NamedTuple):
     held: Ints
     """[T] words of data memory that the groups on each tile need."""
     chance: Ints
-    """[1] state of the random numbers."""
+    """[1] state of the random number generator."""
 
 
 @njit_inner
@@ -86,8 +86,8 @@ def _random(state: State, below: int) -> int:
 
 @njit_inner
 def _tile_cost_at(data: Data, state: State, group: int, tile: int) -> int:
-    """The cost of a group on ``tile`` if all other groups stay where they are: the missing links between it and others, plus
-    the number of groups on the tile that must not share its tile."""
+    """The cost of a group on ``tile`` if all other groups stay on their tiles: the number of missing links between it and
+    others, plus the number of groups on the tile that must not share a tile with it."""
     total = 0
     for at in range(data.link_start[group], data.link_start[group + 1]):
         total += data.excess[data.link_out[at], tile, state.tile[data.link[at]]]
@@ -98,7 +98,7 @@ def _tile_cost_at(data: Data, state: State, group: int, tile: int) -> int:
 
 @njit_inner
 def _late_at(data: Data, state: State, number: int, tile: int, time: int, inside: bool) -> int:
-    """Clocks by which values to and from an instruction would be late if it were issued at ``time`` on ``tile``.
+    """The sum of the clocks by which values to and from an instruction would be late if it were issued at ``time`` on ``tile``.
 
     ``inside`` says whether values within its own group count, too.
     """
@@ -122,8 +122,8 @@ def _late_at(data: Data, state: State, number: int, tile: int, time: int, inside
 
 @njit_inner
 def _group_late_at(data: Data, state: State, group: int, tile: int, chosen: int, time: int) -> int:
-    """Clocks by which values to and from a group would be late if it were on ``tile`` and its instruction ``chosen`` were
-    issued at ``time``.
+    """The sum of the clocks by which values to and from a group would be late, if it were on ``tile`` and its instruction
+    ``chosen`` were issued at ``time``.
 
     Of the values within the group, only those of ``chosen`` count. If ``chosen`` is -1, no time changes.
     """
@@ -331,9 +331,9 @@ class Annealing:
     ) -> tuple[list[int], dict[int, int]] | None:
         """Search for a placement that breaks no rule, with at most ``count`` moves.
 
-        Returns the tile of each group, and the issue clock of each timed instruction by its number. Returns None if no
-        such placement was found, or once ``stop`` returns True. After each chunk of moves, ``on_moves`` is called with their
-        number. No errors are raised.
+        Returns the tile of each group, and the issue clock of each timed instruction by its number; None if no such placement
+        was found before ``stop`` returned True or all moves were made. After each chunk of moves, ``on_moves`` is called with
+        the number of moves in the chunk.
         """
         body, chunk = self.body, PARAMS.chunk * len(self.body.members)
         if not body.may_fit(ii):
@@ -348,12 +348,12 @@ class Annealing:
             held=np.zeros(body.tiles, np.int64),
             chance=np.array([self._chance.integers(1, 1 << 62)], np.int64),
         )
-        now, made, ratio = cost(data, state), 0, (PARAMS.cold / PARAMS.hot)
-        while made < count and now and not stop():
-            part = min(chunk, count - made)
-            hot, cold = PARAMS.hot * ratio ** (made / count), PARAMS.hot * ratio ** ((made + part) / count)
+        now, done, ratio = cost(data, state), 0, (PARAMS.cold / PARAMS.hot)
+        while done < count and now and not stop():
+            part = min(chunk, count - done)
+            hot, cold = PARAMS.hot * ratio ** (done / count), PARAMS.hot * ratio ** ((done + part) / count)
             now = moves(data, state, part, now, hot, cold)
-            made += part
+            done += part
             on_moves(part)
         if now:
             return None

@@ -1,6 +1,8 @@
 """Derived data of a loop body on its machine that the heuristics look up often: lists, and flat arrays for compiled code.
 
-The lists do not depend on the initiation interval (II).
+The machine has *tiles* (processing elements) with *links* between them. A *group* is a set of instructions that must share a
+tile. A *recurrence* is a cycle of dependences, from one iteration to a later one. The lists do not depend on the initiation
+interval (II), the number of clocks from the start of one iteration to the start of the next.
 """
 
 from __future__ import annotations
@@ -19,65 +21,72 @@ from stowplan.models.modulo_scheduling.structure import Structure
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-#: A number for "no path" and for "no limit".
+#: A number that stands for "no path" and for "no limit".
 FAR = 1 << 30
 
 
 class Value(NamedTuple):
-    """A value, or another dependence, as seen from the instruction at one of its ends."""
+    """A value that goes from one instruction to another, or another dependence, as seen from one of the two instructions."""
 
     other: int
     """Instruction at the other end."""
     distance: int
-    """Iterations between the two ends."""
+    """Number of iterations by which the target's iteration is later than the source's."""
     clocks: int | None = None
-    """Nominal clocks over the asynchronous fabric; None if it goes over links."""
+    """Nominal clocks over the asynchronous fabric; None if the value goes over links."""
     leaves: bool = False
     """Whether the value goes to the other end; otherwise it comes from there."""
 
 
 class Body:
-    """Derived data of a loop body. A *group* is a set of instructions that must share a tile."""
+    """Derived data of a loop body. Instructions, groups and tiles are identified by their numbers."""
 
     def __init__(self, problem: Problem):
         self.problem = problem
         self.structure = structure = Structure(problem)
         machine = problem.machine
+        #: The number of instructions, and that of tiles.
         self.count, self.tiles = structure.count, machine.tiles
-        #: The latency of each instruction in clocks, and the longest.
+        #: The latency of each instruction in clocks, and the longest of them.
         self.latency, self.longest = problem.latencies, max(problem.latencies, default=0)
         #: The IIs that no bound refutes, ascending, and the least of them.
         self.iis = unrefuted_iis(problem, structure).iis
         self.least_ii = min(self.iis, default=least_ii(problem, structure))
+        #: A lower bound of the latency of an iteration, in clocks.
         self.path = critical_path(problem, structure)
+        #: The group of each instruction, the instructions of each group, and the words of memory that each group needs.
         self.group, self.members, self.words = structure.group, structure.members, structure.words
+        #: Words of data memory of a tile.
         self.room = machine.memories * machine.memory_depth
-        #: ``[from][to]`` clocks over at most one link, FAR if there is no such link.
+        #: ``[from][to]`` clocks of a value over at most one link, FAR if there is no such link.
         self.hops = [[FAR if clocks is None else clocks for clocks in row] for row in machine.one_link]
-        #: ``[tiles, tiles]`` least number of links between two tiles, in any direction.
+        #: ``[tiles, tiles]`` least number of links between two tiles, whatever the directions of the links.
         self.steps = _steps(np.array(self.hops) < FAR)
         incoming: list[list[Value]] = [[] for _ in range(self.count)]
         outgoing: list[list[Value]] = [[] for _ in range(self.count)]
         self.loops: list[tuple[int, Value]] = []
-        """Values from an instruction to itself."""
+        """Pairs (instruction, value) for values from an instruction to itself."""
         for source, target, distance, clocks in structure.precedences:
             if source == target:
                 self.loops.append((source, Value(target, distance, clocks)))
             else:
                 incoming[target].append(Value(source, distance, clocks))
                 outgoing[source].append(Value(target, distance, clocks, leaves=True))
-        #: The values of each instruction, those that come from others first.
+        #: The values of each instruction, those that come from other instructions first.
         self.values = [value + outgoing[number] for number, value in enumerate(incoming)]
+        #: The tiles on which each group may be.
         self.allowed = [list(tiles) for tiles in structure.allowed]
         self.apart = self._apart()
         self.nearness = self._nearness()
+        #: The user's constraints on the tile, time or slot of instructions, by instruction.
         self.pins = {problem.number[pin.instruction]: pin for pin in problem.pins}
         timed = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
-        #: Whether the placement determines the times of all instructions that are on no recurrence.
+        #: Whether the times of all instructions that are on no recurrence can be chosen after the placement, because values may
+        #: wait for any number of clocks and no pin fixes a time.
         self.places_decide = not problem.limits_waits and not timed
 
     def longest_wait(self, ii: int) -> int:
-        """Most clocks that a value over links may wait at an initiation interval; FAR for any number."""
+        """The largest number of clocks that a value over links may wait at an II; FAR for any number."""
         limit = self.problem.longest_wait(ii)
         return FAR if limit is None else limit
 
@@ -86,7 +95,10 @@ class Body:
         return tuple(ii for ii in self.iis if least <= ii < above)
 
     def _apart(self) -> list[list[int]]:
-        """For each group, the groups that must be on other tiles: siblings, and one start instruction of each flow."""
+        """For each group, the groups that must be on other tiles.
+
+        They are its siblings. The groups of one start instruction of each flow must also be on different tiles.
+        """
         pairs = set(self.structure.apart)
         starts = sorted({self.group[choices[0]] for choices in self.structure.start_choices})
         pairs |= {(one, two) for at, one in enumerate(starts) for two in starts[at + 1 :]}
@@ -99,7 +111,7 @@ class Body:
     def _nearness(self) -> Ints:
         """``[groups, groups]`` number of edges on a shortest path between two groups, whatever the directions of the edges.
 
-        The tiles of the two groups are at most this number of links apart.
+        In a valid plan, the tiles of the two groups are at most this number of links apart.
         """
         size = len(self.members)
         linked = np.zeros((size, size), bool)
@@ -108,7 +120,7 @@ class Body:
         return _steps(linked)
 
     def heights(self, ii: int) -> list[int]:
-        """Clocks from the issue of each instruction to the end of the loop body (Rau 1994, HeightR).
+        """The least number of clocks from the issue of each instruction to the end of the loop body (Rau 1994, HeightR).
 
         The II must be feasible for all recurrences.
         """
@@ -128,7 +140,8 @@ class Body:
         return [int(clocks) for clocks in height]
 
     def may_fit(self, ii: int) -> bool:
-        """Whether an II suits the pins, and values from an instruction to itself arrive in time but not too early."""
+        """Whether an II suits the pins, and values from an instruction to itself arrive in time and wait no longer than
+        allowed."""
         for pin in self.pins.values():
             if pin.slot is not None and (pin.slot >= ii or (pin.time is not None and pin.time % ii != pin.slot)):
                 return False
@@ -150,10 +163,13 @@ class Body:
 
 
 def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
-    """The number of steps between all pairs in a graph, FAR if there is no path."""
+    """``[nodes, nodes]`` number of edges on a shortest path between two nodes of a graph, FAR if there is no path.
+
+    ``linked`` is the adjacency matrix; the directions of edges do not matter.
+    """
     distance = np.full(linked.shape, FAR, np.int64)
     near = (linked | linked.T).astype(np.float32)
-    # Breadth-first search from all nodes at once, as there are few of them.
+    # The breadth-first search starts from all nodes at once, as there are few of them.
     front = np.eye(len(linked), dtype=bool)
     steps = 0
     while front.any():
@@ -166,39 +182,40 @@ def _steps(linked: npt.NDArray[np.bool_]) -> Ints:
 class Data(NamedTuple):
     """A loop body as arrays for compiled code. There are G groups, I instructions and T tiles.
 
-    Row i of a list of lists ``x`` is ``x[x_start[i] : x_start[i + 1]]``.
+    Row i of a list of lists ``x`` is ``x[x_start[i] : x_start[i + 1]]``. A *timed* instruction is one whose slot cannot be
+    chosen after the placement (:attr:`~stowplan.models.modulo_scheduling.structure.Structure.slotted`).
     """
 
     link_start: Ints
-    """[G + 1]"""
+    """[G + 1] index of each group's first entry in ``link`` and ``link_out``."""
     link: Ints
     """Groups that exchange values with each group."""
     link_out: Ints
-    """1 if the value goes to that group, 0 if it comes from there."""
+    """1 if the value goes to the group in ``link``, 0 if it comes from there."""
     excess: Ints3D
     """[2, T, T] number of missing links between two tiles, against the direction of a value (0) and along it (1)."""
     apart_start: Ints
-    """[G + 1]"""
+    """[G + 1] index of each group's first entry in ``apart``."""
     apart: Ints
     """Groups that must be on another tile than each group."""
     size: Ints
-    """[G] instructions of each group."""
+    """[G] number of instructions of each group."""
     words: Ints
-    """[G] words of memory that each group needs."""
+    """[G] words of data memory that each group needs."""
     slots: int
-    """Largest number of instructions on a tile."""
+    """Largest number of instructions on a tile: the II, or the size of the instruction memory if that is smaller."""
     room: int
-    """Words of memory of a tile."""
+    """Words of data memory of a tile."""
     allowed: Ints2D
-    """[G, T] 1 if the group may be on the tile."""
+    """[G, T] 1 if the group may be on the tile, otherwise 0."""
     hops: Ints2D
     """[T, T] clocks of a value from tile to tile; if there is no link, an estimate for several links."""
     near_start: Ints
-    """[T + 1]"""
+    """[T + 1] index of each tile's first entry in ``near``."""
     near: Ints
-    """The tile itself and those with a link to or from it."""
+    """For each tile, the tile itself and the tiles with a link to or from it."""
     member_start: Ints
-    """[G + 1]"""
+    """[G + 1] index of each group's first entry in ``member``."""
     member: Ints
     """Timed instructions of each group."""
     group: Ints
@@ -206,30 +223,31 @@ class Data(NamedTuple):
     latency: Ints
     """[I] latency of each instruction in clocks."""
     mixed: int
-    """1 if latencies differ, so that two results may collide although the issues do not."""
+    """1 if latencies differ, so that two results may be complete in the same slot although the issues are not; otherwise 0."""
     wait_start: Ints
-    """[I + 1]"""
+    """[I + 1] index of each instruction's first entry in the lists ``wait``, ``wait_out``, ``wait_distance`` and
+    ``wait_clocks``."""
     wait: Ints
-    """Timed instructions that each instruction waits for, or that wait for it."""
+    """Instructions on the same recurrence that each instruction waits for, or that wait for it."""
     wait_out: Ints
-    """1 if the value goes to that instruction, 0 if it comes from there."""
+    """1 if the value goes to the instruction in ``wait``, 0 if it comes from there."""
     wait_distance: Ints
-    """Iterations between the two."""
+    """Number of iterations between the two instructions."""
     wait_clocks: Ints
-    """Least clocks from issue to issue without those of the link: the latency minus the II times the distance."""
+    """Least number of clocks from issue to issue without those of the link: the latency minus the II times the distance."""
     ii: int
     """The initiation interval."""
 
 
 def _lists(parts: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """A list of lists as two arrays: where each list begins, and all items."""
+    """A list of lists as two arrays: the index at which each list begins, and all items."""
     start = np.zeros(len(parts) + 1, np.int64)
     start[1:] = np.cumsum([len(part) for part in parts])
     return start, np.array([item for part in parts for item in part], np.int64)
 
 
 def build(body: Body) -> Data:
-    """The arrays of a loop body; those that depend on the II are set by :func:`at_ii`."""
+    """The arrays of a loop body. :func:`at_ii` sets the fields that depend on the II."""
     links: list[set[tuple[int, int]]] = [set() for _ in body.members]
     for edge in body.structure.between:
         one, two = body.group[edge.source], body.group[edge.target]
@@ -251,7 +269,7 @@ def build(body: Body) -> Data:
     structure = body.structure
     slotted = set(structure.slotted)
     member_start, member = _lists([[number for number in members if number in slotted] for members in body.members])
-    # Only edges within a recurrence constrain times: elsewhere, instructions can be delayed by multiples of the II.
+    # Only edges within a recurrence constrain times. Other instructions can be delayed by multiples of the II.
     every: list[list[tuple[int, int, int, int]]] = [[] for _ in range(body.count)]
     for edge in structure.between:
         if structure.component[edge.source] == structure.component[edge.target]:

@@ -1,7 +1,8 @@
 """The candidates for modulo scheduling: functions of (problem, context) that look for plans or bounds.
 
-In a deterministic run they ignore everything that depends on the load of the machine, such as plans and bounds that other
-candidates find in the meantime. II is the initiation interval.
+A plan gives every instruction of a loop body a tile (a processing element) and a clock. *II* is the initiation interval, the
+number of clocks from the start of one iteration to the start of the next. In a deterministic run, candidates ignore everything
+that depends on the load of the machine, such as plans and bounds that other candidates find in the meantime.
 """
 
 from __future__ import annotations
@@ -24,17 +25,17 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     patience: int = 20_000
-    """The search ends after this number of placements without an improvement, times the number of instructions."""
+    """Placements for each instruction without an improvement after which the search ends."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
-    """An empty tally, which counts the work of a heuristic and has its best plan.
+    """Returns an empty tally, which counts the work of a heuristic and has its best plan.
 
-    None if heuristics cannot work on the problem, which is then reported: it is infeasible, or needs values that pass through
-    tiles.
+    Plans are reported under the name ``source``. The result is None if heuristics cannot work on the problem, because it is
+    infeasible or needs values that pass through tiles; the reason is reported.
     """
     reason = find_obstacle(problem)
     if reason is not None:
@@ -47,10 +48,11 @@ def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
 
 
 def _direct_links_suffice(problem: Problem) -> bool:
-    """Whether no path over several links is faster than the direct link between the same tiles, or exists where there is none.
+    """Whether values never gain by taking several links, whenever there is a direct link between the two tiles.
 
-    Heuristics use direct links alone. Only with this condition do their plans obey the rule ``pass_through``, by which values
-    may take several links.
+    Heuristics use direct links alone. Under the rule ``pass_through``, values may take several links, and plans must be timed
+    by the fastest path. The plans of heuristics obey this rule only if no path over several links is faster than the direct
+    link.
     """
     one, several = problem.machine.one_link, problem.machine.any_links
     return all(clocks is None or clocks == several[a][b] for a, row in enumerate(one) for b, clocks in enumerate(row))
@@ -63,23 +65,23 @@ def report(context: Context, tally: Tally, source: str) -> None:
 
 
 def least_unrefuted_ii(context: Context, tally: Tally) -> int:
-    """The smallest II of which no candidate has proven that there is no plan with it."""
+    """The smallest II that no bound of any candidate excludes."""
     bound = context.incumbent()[1]
     return max(tally.body.least_ii, 0 if bound is None else decode_objective(bound)[0])
 
 
 def list_alone(problem: Problem, context: Context) -> None:
-    """The candidate ``list``: list scheduling, whose plan is the baseline of that name, without the search that follows it."""
+    """The candidate ``list``: list scheduling alone, which makes the plan of the baseline of that name."""
     plan = list_plan(problem, context.seed(), context.closed)
     if plan is not None:
         context.plan(plan, "list")
 
 
 def search(problem: Problem, context: Context) -> None:
-    """The main heuristic. It begins with list scheduling that may evict instructions that were placed before, and schedules
-    that follow hints. Then it looks for plans with a smaller II or a shorter iteration.
+    """The main heuristic. It begins with list scheduling, which may evict instructions that were placed before, and with
+    schedules that follow hints. Then it looks for plans with a smaller II or a shorter iteration.
 
-    For large loop bodies, it begins with simulated annealing of the placement instead of list scheduling.
+    For large loop bodies, it begins with simulated annealing of the placement, not with list scheduling.
     """
     tally = prepare(problem, context, "list")
     if tally is None:
@@ -112,9 +114,9 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _follow(tally: Tally, context: Context, first: int) -> int:
-    """Try schedules that follow the hints from number ``first`` on; returns the number of hints there are by now.
+    """Try schedules that follow the hints from number ``first`` on; returns the number of hints that have arrived so far.
 
-    A hint is a guess that another candidate or the caller makes, such as a probability for each decision.
+    A hint is a guess of the caller or of another candidate, such as a probability for each decision.
     """
     hints = context.hints()
     if len(hints) > first:
@@ -126,10 +128,7 @@ def _follow(tally: Tally, context: Context, first: int) -> int:
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The exact CP-SAT models.
-
-    The solver starts from a schedule, the best of other candidates or that of list scheduling, which is fast.
-    """
+    """Solve the exact CP-SAT models. The solver starts from a schedule of list scheduling, which is fast, or of others."""
     hint = _hint(problem, context)
     if hint is not None and context.incumbent()[0] is None and includes_heuristics(context):
         # The plan is reported before the solver is imported, because the import takes longer than list scheduling.
@@ -146,8 +145,8 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """The time-indexed MILP, solved by HiGHS for one initiation interval after the other."""
-    # Imported here because it imports SciPy, which the other candidates do not need.
+    """Solve the time-indexed MILP with HiGHS, for one initiation interval after the other."""
+    # The model is imported only here, because it imports SciPy, which the other candidates do not need.
     from stowplan.models.modulo_scheduling import milp as model
 
     for name, is_there in (
@@ -169,7 +168,7 @@ def milp(problem: Problem, context: Context) -> None:
 
 
 def _hint(problem: Problem, context: Context) -> Plan | None:
-    """A schedule to start the exact models from; None if there is none."""
+    """A schedule from which the exact models start; None if there is none."""
     # List scheduling ends as soon as another candidate has a plan.
     plan = list_plan(problem, context.seed(), lambda: context.closed() or context.incumbent()[0] is not None)
     return plan or context.incumbent()[0]

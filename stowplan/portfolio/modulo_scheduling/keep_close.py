@@ -1,7 +1,7 @@
 """Modulo schedules that differ as little as possible from an earlier plan.
 
-The earlier plan may be of an earlier version of the problem. Instructions are then matched by what they compute, and tiles by
-their numbers.
+The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Instructions are then
+matched by what they compute, and tiles by their numbers. II is the initiation interval.
 """
 
 from __future__ import annotations
@@ -34,7 +34,11 @@ class Changes(ByValues):
         super().__init__(problem, given)
 
     def match_values(self, given: KeepClose) -> Sequence[tuple[int, int] | None]:
-        """The earlier tile and time of each instruction, matched by what it computes, or by its id; None if there is none."""
+        """The earlier tile and time of each instruction; None for an instruction that has none.
+
+        Instructions are matched by what they compute if the earlier problem is given, otherwise by their ids. Raises UsageError
+        if neither is possible.
+        """
         earlier: Plan = given.plan
         if given.problem is not None:
             before = matched_instructions(self.problem, given.problem)
@@ -47,17 +51,20 @@ class Changes(ByValues):
         return [values[at] if at >= 0 else None for at in before]
 
     def values(self, plan: Any) -> Sequence[tuple[int, int]]:
-        """Tile and time of each instruction."""
+        """Tile and time (in clocks) of each instruction."""
         return list(zip(plan.tiles, plan.times, strict=True))
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan | None:
-        """The plan with these tiles and times, at the same II; values between unchanged tiles keep their routes."""
+        """The plan with the tiles and times ``values`` at the II of ``near``; None if there is no valid one.
+
+        Values between unchanged tiles keep their routes.
+        """
         # Routes of an earlier version of the problem belong to other values.
         like = [plan for plan in (self._whole, near) if plan is not None and plan.problem == self.problem.digest]
         return self._build_plan(near.ii, values, like)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """The closest plan of the same initiation interval that an exact model finds within the budget."""
+        """Yields the closest plan of the same II that an exact model finds within the budget, if any."""
         limits = budget.solver_limits()
         if limits is None or not self.differing(plan):
             return
@@ -69,11 +76,14 @@ class Changes(ByValues):
         makespan = max(plan.makespan, ceiling - encode_objective(plan.ii, 0))
         outcome = solve_closest(self._structure, self.earlier, plan, makespan, **limits)
         if outcome is not None:
-            made = self.plan(self.values(outcome), outcome)
-            yield outcome if made is None else made
+            closest = self.plan(self.values(outcome), outcome)
+            yield outcome if closest is None else closest
 
     def _build_plan(self, ii: int, values: Sequence[Any], like: Sequence[Plan]) -> Plan | None:
-        """The plan of tiles and times, with routes and start instructions of the plans ``like`` if their tiles are equal."""
+        """The plan with these tiles and times; None if it would not be valid.
+
+        It has the routes and start instructions of the plans ``like``, as far as their tiles are equal.
+        """
         problem = self._structure.problem
         tiles = [tile for tile, _ in values]
         if any(tile >= problem.machine.tiles for tile in tiles):
@@ -82,14 +92,17 @@ class Changes(ByValues):
             routes = [self._route(number, tiles, like) for number in range(len(problem.edges))]
         except ValueError:  # no link between two of the tiles
             return None
-        made = make_plan(self._structure, ii, tiles, [time for _, time in values], routes)
+        plan = make_plan(self._structure, ii, tiles, [time for _, time in values], routes)
         for other in like:
-            if made is not None and len({tiles[instruction] for instruction in other.starts}) == len(other.starts):
-                return msgspec.structs.replace(made, starts=other.starts)
-        return made
+            if plan is not None and len({tiles[instruction] for instruction in other.starts}) == len(other.starts):
+                return msgspec.structs.replace(plan, starts=other.starts)
+        return plan
 
     def _route(self, number: int, tiles: Sequence[int], like: Sequence[Plan]) -> tuple[int, ...]:
-        """The route of an edge: that of a similar plan, else the direct link."""
+        """The route of edge ``number``: that of a plan of ``like`` with the same two tiles, otherwise the direct link.
+
+        Raises ValueError if there is no direct link.
+        """
         edge = self._structure.problem.edges[number]
         for other in like:
             if all(other.tiles[end] == tiles[end] for end in (edge.source, edge.target)):

@@ -1,4 +1,9 @@
-"""The kind ``modulo_scheduling``: how its plans are verified and described, and which candidates and baselines it has."""
+"""The kind ``modulo_scheduling``: how its plans are verified and described, and which candidates and baselines it has.
+
+A plan maps the instructions of a loop body to the tiles (processing elements) of a CGRA and to clocks. The *initiation
+interval* (II) is the number of clocks from the start of one iteration to the start of the next. The objective is the II first,
+then the latency of one iteration in clocks.
+"""
 
 from __future__ import annotations
 
@@ -26,32 +31,35 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide where candidates run."""
 
     small: int = 64
-    """Instructions up to which the exact model runs in a thread, because it is not worth a process of its own."""
+    """Instructions up to which the exact model and the baseline run in a thread, because they are not worth a process."""
 
 
 PARAMS = parameters(StartParameters, __name__)
 
 
 def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """The fields of a plan that repeat facts of the problem: the ids of the instructions, its name and its target."""
     ids = tuple(instruction.id for instruction in problem.instructions)
     return {"instructions": ids, "name": problem.name, "target": problem.target}
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    """All candidates of the problem, most useful first."""
     is_small = len(problem.instructions) <= PARAMS.small
     place: Place = "thread" if is_small else "process"
     search = Candidate("search", "heuristic", share=0.5)
     candidates = [
         Candidate("cpsat", "exact", share=1.0, place=place),
-        # For a small body the exact model runs in this process, where a second Python thread would slow it down.
+        # For a small loop body, the exact model runs in this process, where a second Python thread would slow it down.
         search if is_small else in_caller(search, options),
     ]
-    asked_for = [candidate for candidate in candidates if {candidate.name, candidate.family} & {*options.candidates}]
+    requested = [candidate for candidate in candidates if {candidate.name, candidate.family} & {*options.candidates}]
     milp = Candidate("milp", "exact", share=0.5, by_name_only=True)
-    return [*candidates, learned.candidate(problem, options, len(asked_for)), milp]
+    return [*candidates, learned.candidate(problem, options, len(requested)), milp]
 
 
 def _makes_list(problem: Problem) -> Candidate:
+    """The candidate that makes the plan of the baseline ``list``, by list scheduling."""
     return Candidate("list", "baseline", place="thread" if len(problem.instructions) <= PARAMS.small else "process")
 
 
@@ -92,7 +100,7 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[str, Any]:
-    """What the bound proves about the initiation interval (II), and about the latency of an iteration at the II of the plan."""
+    """Details of the result: what the bound proves about the II, and about the latency of an iteration at the plan's II."""
     if bound is None:
         return {}
     least, path = decode_objective(bound)
@@ -115,12 +123,14 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
 #: The objective minimizes the clocks between iterations first, then the clocks of one iteration.
 UNIT = Unit(f"clocks (II x {SCALE} + latency)", Pair("II", SCALE, "latency"))
 
-#: Rules of the machine that options change, each with the value that forbids nothing; and depths that a target file states.
+#: Rules of the machine that options change, each with the value that forbids nothing.
 RULES = ("rules.siblings=none", "rules.pass_through=yes", "rules.max_delay", "rules.starts=flow")
+#: Sizes of memories and tables of the machine, which a target file states.
 DEPTHS = ("machine.spoke_depth", "machine.instruction_depth", "machine.memory_depth")
 
 
 def _amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
+    """The problem with some reading options changed."""
     from stowplan.frontends.dfg import amended
 
     return amended(problem, changes)

@@ -1,4 +1,8 @@
-"""The learned candidate: maps instructions to tiles and slots by roll-outs of a trained policy, and keeps the best."""
+"""The learned candidate for modulo scheduling: it maps instructions to tiles and slots by roll-outs of a trained policy.
+
+A *policy* is a neural network that gives a probability for each place of the next instruction. A *roll-out* is one attempt to
+place all instructions (:mod:`.rollouts`).
+"""
 
 from __future__ import annotations
 
@@ -38,14 +42,14 @@ class PolicyParameters(Parameters, frozen=True):
     step_seconds: float = 5e-3
     """Seconds for each instruction in the first batch of roll-outs, on one idle core."""
     budget: int = 20_000
-    """Evaluations, at most."""
+    """Evaluations that the candidate makes at most. An evaluation is the work of placing every instruction once."""
 
 
 PARAMS = parameters(PolicyParameters, __name__)
 
 
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
-    """The learned candidate; if it cannot run, it carries the reason.
+    """Describe the learned candidate. If it cannot run, ``Candidate.unavailable`` gives the reason.
 
     ``others`` is the number of candidates of other families in the run.
     """
@@ -53,7 +57,7 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
 
 def ppo(problem: Problem, context: Context) -> None:
-    """The candidate ``ppo``: roll-outs of the policy, without further training, until the time is over."""
+    """The candidate ``ppo``: it makes roll-outs of the policy until the time or the budget of evaluations is used up."""
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 
@@ -70,6 +74,6 @@ def ppo(problem: Problem, context: Context) -> None:
 
 
 def _budget(context: Context, instructions: int) -> int:
-    """The largest number of evaluations; in a deterministic run the work limit may lower it."""
+    """The largest number of evaluations, which the work limit of a deterministic run may lower."""
     placements = context.work(work_rates.MODULO_POLICY_PLACEMENTS)
     return PARAMS.budget if placements is None else min(PARAMS.budget, placements // max(1, instructions) + 1)

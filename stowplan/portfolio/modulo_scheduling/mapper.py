@@ -1,10 +1,11 @@
 """Iterative modulo scheduling with placement: list scheduling that evicts conflicting instructions.
 
-After B. R. Rau, "Iterative modulo scheduling" (MICRO 1994): instructions are scheduled in the order of their height, each in
-the first free slot at which its operands are available. If there is none, the instruction is placed by force: the instructions
-that conflict with it are evicted and scheduled again. In addition to Rau's algorithm, a place is a tile and a slot, values
-travel only as far as links reach, and a tile costs more if it is farther from the tiles of related instructions than their
-values can travel.
+The method follows B. R. Rau, "Iterative modulo scheduling" (MICRO 1994). Instructions are scheduled by descending height, the
+time from their issue to the end of the loop body. Each gets the first free slot at which its operands are available; a *slot*
+is a clock modulo the initiation interval. If there is none, the instruction is placed *by force*: the instructions that
+conflict with it are *evicted* and scheduled again. Three things are not in Rau's algorithm: a place is a tile and a slot,
+values travel only over direct links, and a tile costs more if it is farther from the tiles of related instructions than values
+between them can travel. :mod:`.body` explains groups.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class MapperParameters(Parameters, frozen=True):
     """Parameters of the list scheduler."""
 
     near_weight: float = 6.0
-    """Clocks that a missing link counts as when tiles are compared."""
+    """Clocks as which a missing link counts when tiles are compared."""
     far_weight: float = 2 / 3
-    """Evictions that such a clock counts as when an instruction is placed by force."""
+    """Evictions as which each of these clocks counts when an instruction is placed by force."""
     any_tile: float = 0.15
     """Part of the forced placements that use a random tile, to avoid cycles."""
 
@@ -52,7 +53,7 @@ class Mapper:
     tiles
         Tile of each group, if the placement is fixed and only times are searched.
     liking
-        ``[groups, tiles]`` bonus of each tile for each group, in clocks.
+        ``[groups, tiles]`` bonus in clocks of each tile for each group, for example from a hint; None for no bonus.
     """
 
     def __init__(
@@ -92,7 +93,10 @@ class Mapper:
         """Number of placements so far."""
 
     def run(self, order: Sequence[float], budget: int, stop: Callable[[], bool]) -> bool:
-        """Place the remaining instructions by descending ``order``; whether that succeeds within ``budget`` placements."""
+        """Place the remaining instructions by descending ``order``; returns whether ``budget`` placements suffice.
+
+        ``stop`` says whether to give up.
+        """
         if not self.body.may_fit(self.ii):
             return False
         waiting = [(-order[number], number) for number in range(self.body.count) if number not in self.time]
@@ -117,7 +121,7 @@ class Mapper:
                 self._remove(number)
 
     def adopt(self, tiles: Sequence[int], times: Sequence[int]) -> None:
-        """Start from a valid schedule: tiles and times of all instructions."""
+        """Start from a valid schedule, given by the tiles and times of all instructions."""
         for number, time in enumerate(times):
             self._place_and_evict(number, tiles[number], time)
 
@@ -131,7 +135,7 @@ class Mapper:
         """Issue clock of each instruction of a complete schedule."""
         return [self.time[number] for number in range(self.body.count)]
 
-    # Places
+    # Choosing a place
 
     def _best_place(self, number: int) -> tuple[int, int] | None:
         """The best (tile, time) without a conflict; None if there is none."""
@@ -161,7 +165,7 @@ class Mapper:
         return self._chance.random() + (time + distance)
 
     def _distances(self, group: int) -> Floats:
-        """[tiles] the cost of each tile in clocks: for missing links to the tiles of related groups, minus its bonus."""
+        """[tiles] the cost in clocks of each tile for a group: that of missing links to related groups, minus the bonus."""
         placed = np.flatnonzero((self.tile >= 0) & (self.body.nearness[group] < FAR))
         excess = self.body.steps[:, self.tile[placed]] - self.body.nearness[group, placed]
         distances: Floats = PARAMS.near_weight * np.maximum(excess, 0).sum(axis=1)
@@ -177,7 +181,10 @@ class Mapper:
         return True
 
     def _window(self, number: int, tile: int) -> tuple[int, int]:
-        """The first and the last clock at which all values from and to placed instructions are in time on a tile."""
+        """The first and the last clock at which an instruction may be issued on a tile.
+
+        Between them, all values from and to placed instructions arrive in time and wait no longer than allowed.
+        """
         body, ii = self.body, self.ii
         low, high = 0, FAR
         for value in body.values[number]:
@@ -199,18 +206,18 @@ class Mapper:
         return hops[tile][other] if value.leaves else hops[other][tile]
 
     def _longest_wait(self, value: Value) -> int:
-        """The largest number of clocks that a value may wait."""
+        """The largest number of clocks that a value may wait; FAR for any number."""
         return self._most_wait if value.clocks is None else FAR
 
     def _port_slots(self, number: int, tile: int, time: int) -> list[tuple[int, int]]:
-        """(port limit, slot) of each limit that counts an instruction at this place."""
+        """Pairs (number of the port limit, slot) of the limits on memory accesses that count an instruction at this place."""
         if number not in self._accesses:
             return []
         done = (time + self.body.latency[number]) % self.ii
         return [(which, done) for which, limit in enumerate(self._limits) if tile in limit.tiles]
 
     def _first_time(self, number: int, tile: int) -> int | None:
-        """The first clock in the window whose slot is free; None if there is none."""
+        """The first clock in the window at which an instruction can be issued without a conflict; None if there is none."""
         low, high = self._window(number, tile)
         if low >= FAR // 2:
             return None
@@ -231,8 +238,10 @@ class Mapper:
         return None
 
     def _overwritten(self, number: int, tile: int, time: int) -> list[int]:
-        """Placed instructions whose values in output registers its result would overwrite, or whose results would overwrite one
-        that it writes or reads; ascending."""
+        """The placed instructions that conflict with an instruction at this place because of output registers, ascending.
+
+        Either its result would overwrite their values, or their results would overwrite a value that it writes or reads.
+        """
         body, ii = self.body, self.ii
         if not self._has_output_registers:
             return []
@@ -274,7 +283,8 @@ class Mapper:
             ]
             tile = tiles[cost.index(min(cost))]
         low, _ = self._window(number, tile) if self._is_linked(group, tile) else (0, 0)
-        # As in Rau's algorithm, the time is later than last time, so that two instructions do not evict each other for ever.
+        # As in Rau's algorithm, the time is later than at the last placement of this instruction, so that two instructions do
+        # not evict each other for ever.
         time = max(low, self._last.get(number, -1) + 1) if low < FAR // 2 else self._last.get(number, -1) + 1
         pin = body.pins.get(number)
         if pin is not None and pin.slot is not None:
@@ -293,7 +303,7 @@ class Mapper:
         return count
 
     def _place_and_evict(self, number: int, tile: int, time: int) -> list[int]:
-        """Place an instruction and evict all instructions that conflict with it; returns these."""
+        """Place an instruction and evict all instructions that conflict with it; returns the evicted instructions."""
         body, group = self.body, self.body.group[number]
         evicted: list[int] = []
 

@@ -24,17 +24,17 @@ class RollOutsParameters(Parameters, frozen=True):
     """Parameters of roll-outs of a policy."""
 
     first_batch: int = 8
-    """Number of roll-outs of the first batch. It is small so that there is a plan soon."""
+    """Roll-outs of the first batch. It is small, so that there is a plan soon."""
     batch: int = 64
-    """Maximum number of roll-outs of a batch."""
+    """Roll-outs of a batch, at most."""
     patience: int = 16
-    """As long as there is no plan, a larger II is tried after this many roll-outs without a complete mapping."""
+    """Roll-outs without a complete mapping after which a larger II is tried, as long as there is no plan."""
     temperatures: tuple[float, ...] = (1.0, 0.5, 1.0, 1.5)
-    """Temperatures of the distribution that places are drawn from. Batches use them in turn; higher ones are more random."""
+    """Temperatures of the distribution from which places are drawn. Batches use them in turn; higher ones are more random."""
     repairs: float = 0.5
-    """With ``repair``, the fraction of the batches that start from an earlier mapping."""
+    """Part of the batches that start from an earlier mapping, if the option ``repair`` of :class:`RollOuts` is set."""
     tries: int = 4
-    """Maximum number of attempts to draw the instructions that are removed from this earlier mapping."""
+    """Attempts to draw the instructions that are removed from an earlier mapping, at most."""
 
 
 PARAMS = parameters(RollOutsParameters, __name__)
@@ -45,22 +45,22 @@ Places: TypeAlias = dict[int, tuple[int, int]]
 
 
 def _places(tiles: Sequence[int], slots: Sequence[int]) -> Places:
-    """The places of the instructions that are placed. For the others the tile is negative."""
+    """The places of the instructions that are placed. Instructions with a negative tile are not."""
     return {number: place for number, place in enumerate(zip(tiles, slots, strict=True)) if place[0] >= 0}
 
 
 class RollOuts:
     """A search by roll-outs: the II rises from the smallest one until there is a plan, and then falls again.
 
-    Each roll-out counts as one evaluation, whether or not it is complete. A complete one counts as one more, because a list
-    scheduler computes the times of its instructions.
+    Each roll-out counts as one evaluation, whether or not it is complete. A complete roll-out may count as one more, because a
+    list scheduler computes new times of its instructions.
 
     Parameters
     ----------
     tally
         Collects the plans and counts the evaluations.
     player
-        Chooses the places.
+        Chooses the place of each instruction.
     seed
         Seed of the random numbers.
     look_ahead, resample
@@ -89,7 +89,8 @@ class RollOuts:
         """For each II, the places of the mapping in which the most instructions were placed."""
         problem = tally.body.problem
         rules = msgspec.structs.replace(problem.rules, pass_through=False)
-        # Players use direct links only. If values could be faster over several links, the candidate has returned before.
+        # Players use direct links only. On machines on which values could be faster over several links, the candidate does not
+        # run.
         self.problem = msgspec.structs.replace(problem, rules=rules)
         """The problem as the player sees it."""
         self._body = Body(self.problem)
@@ -131,12 +132,13 @@ class RollOuts:
     def _remember(self, ii: int, mapping: Mapping) -> None:
         """Keep a mapping if it has at least as many placed instructions as the one that is kept for this II."""
         furthest = self._furthest.get(ii)
-        # A mapping with equally many replaces it, so that the search does not stay with one mapping for ever.
+        # A mapping with equally many placed instructions replaces it, so that the search does not stay with one mapping for
+        # ever.
         if furthest is None or mapping.placed >= len(furthest):
             self._furthest[ii] = _places(mapping.tile.tolist(), mapping.slot.tolist())
 
     def _start_mapping(self, ii: int) -> Mapping:
-        """The mapping that the roll-outs of a batch start from: an empty one, or an earlier one without some instructions."""
+        """The mapping from which the roll-outs of a batch start: an empty one, or an earlier one without some instructions."""
         best = self.tally.best
         places = self._furthest.get(ii)
         if best is not None and ii == best.ii:
@@ -182,7 +184,8 @@ class RollOuts:
             left = body.between(least, best.ii)
             if not left:
                 return best.ii
-            # Mostly the largest II below the best, which is the easiest; sometimes the best again, for a shorter iteration.
+            # Mostly, the II is the largest one below the best, which is the easiest. Sometimes it is the best II again, to find
+            # a shorter iteration.
             draw = self._chance.random()
             if draw < 0.5:
                 return left[-1]

@@ -1,10 +1,11 @@
 """List scheduling with eviction, and a search around the best schedule; both counted in evaluations.
 
-An evaluation is as much work as placing every instruction of the loop body once: one complete mapping counts as one, and so do
-as many single placements of the list scheduler, or moves of the annealing, as the loop body has instructions.
+An *evaluation* is as much work as placing every instruction of the loop body once. One complete mapping counts as one, and so
+do as many single placements of the list scheduler, or moves of the annealing, as the loop body has instructions.
 
 Schedules that follow a hint also come from list scheduling, in the order of the hint and with a bonus for the tiles that it
-suggests. They are tried at each initiation interval (II) up to the best one; schedules that follow no hint are tried as well.
+suggests. They are tried at each initiation interval (II) up to the best one. Schedules that follow no hint are tried as well.
+:mod:`.body` explains groups and recurrences.
 """
 
 from __future__ import annotations
@@ -33,18 +34,19 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     first_ratio: int = 6
-    """Placements for each instruction after which an initiation interval (II) is given up at first: the budget ratio of Rau
-    1994."""
+    """Placements for each instruction after which an attempt of the list scheduler is given up at first: the budget ratio of
+    Rau 1994."""
     most_ratio: int = 100
-    """The same at last, after this budget has grown."""
+    """Placements for each instruction after which an attempt is given up at last. The budget grows from attempt to attempt."""
     tries: int = 3
     """Attempts of the list scheduler at each II."""
     moves: int = 1_000
     """Moves for each group in the first annealing run at an II."""
     doublings: int = 9
-    """How often this number may double."""
+    """Doublings of the number of moves at an II, at most. It doubles after each annealing run that fails."""
     anneal: float = 0.5
-    """Part of the rounds in which annealing looks for an II below the best, if the placement decides it."""
+    """Part of the rounds in which annealing looks for an II below the best one, if the placement decides which II is
+    possible."""
     large: int = 100
     """Instructions above which annealing comes before list scheduling."""
     moves_a_placement: int = 100
@@ -61,6 +63,7 @@ class Tally:
     """The best plan of a heuristic and the work that it has done."""
 
     body: Body
+    """The loop body."""
     anneal: bool = True
     """Whether annealing may be used; False for comparisons."""
     placements: int = 0
@@ -72,7 +75,7 @@ class Tally:
     on_better: Callable[[Plan], None] | None = None
     """Called with every better plan."""
     progress: list[tuple[int, int]] = field(default_factory=list)
-    """(evaluations, best objective) at each improvement."""
+    """Pairs (number of evaluations, best objective) at each improvement."""
 
     @property
     def evaluations(self) -> int:
@@ -81,25 +84,28 @@ class Tally:
 
     @property
     def work(self) -> int:
-        """The work in placements, with moves counted by the time they take: the measure for deterministic runs."""
+        """The work in placements, in which deterministic runs are measured. Moves count by the time that they take."""
         return self.placements + self.moves // PARAMS.moves_a_placement
 
     def within(self, evaluations: int) -> int | None:
-        """The best objective within the first ``evaluations``; None if there was no plan by then."""
+        """The best objective after the first ``evaluations`` evaluations; None if there was no plan by then."""
         return min((objective for spent, objective in self.progress if spent <= evaluations), default=None)
 
     def shorten_delays(self, ii: int, tiles: list[int], times: list[int]) -> list[int]:
-        """Times for the same placement without the delays that evictions leave behind, if the placement decides the times."""
+        """Times for the same placement without the delays that evictions have left behind.
+
+        If they make the iteration no shorter, or if the placement does not decide the times, ``times`` is returned.
+        """
         if not self.body.places_decide:
             return times
         fixed = _fixed_times(self.body, ii, times)
-        known = {number: fixed[number] for number in self.body.structure.recurrent}
-        again = list_schedule(self.body.structure, ii, tiles, known)
+        recurrent_times = {number: fixed[number] for number in self.body.structure.recurrent}
+        rescheduled = list_schedule(self.body.structure, ii, tiles, recurrent_times)
         self.placements += self.body.count
-        return again if again is not None and end(self.body, again) < end(self.body, times) else times
+        return rescheduled if rescheduled is not None and end(self.body, rescheduled) < end(self.body, times) else times
 
     def offer(self, ii: int, tiles: list[int], times: list[int]) -> bool:
-        """Build the plan of a complete schedule and keep it if it is better; returns whether it is."""
+        """Build the plan of a complete schedule, and keep and report it if it is better; returns whether it is."""
         plan = make_plan(self.body.structure, ii, tiles, self.shorten_delays(ii, tiles, times))
         if plan is None or (self.best is not None and plan.objective >= self.best.objective):
             return False
@@ -111,12 +117,12 @@ class Tally:
 
 
 def end(body: Body, times: Sequence[int]) -> int:
-    """The clock at which the last result is available."""
+    """The clock at which the last result of an iteration is available."""
     return max(map(sum, zip(times, body.latency, strict=True)), default=0)
 
 
 def _fixed_times(body: Body, ii: int, times: list[int]) -> list[int]:
-    """The times, with every recurrence moved by a multiple of the II such that its first issue is in ``[0, ii)``."""
+    """The times, with every recurrence moved by a multiple of the II so that its first issue is in ``[0, ii)``."""
     first: dict[int, int] = {}
     for number in body.structure.recurrent:
         component = body.structure.component[number]
@@ -125,7 +131,10 @@ def _fixed_times(body: Body, ii: int, times: list[int]) -> list[int]:
 
 
 def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
-    """Find a schedule by trying IIs upwards from the least; returns whether there is one. It depends on the seed alone."""
+    """Find a schedule by trying IIs upwards from the least one; returns whether one was found.
+
+    Apart from ``stop``, the result depends on the seed alone.
+    """
     body = tally.body
     for ii in body.iis:
         for attempt in range(PARAMS.tries):
@@ -138,16 +147,19 @@ def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
 
 
 def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Callable[[], bool], noise: float) -> bool:
-    """One attempt of the list scheduler; returns whether it is complete."""
+    """Make one attempt of the list scheduler at an II; returns whether it is complete and there is a plan.
+
+    It may make ``ratio`` placements for each instruction. ``noise`` is the part of the heights that is added to them at random.
+    """
     body = tally.body
     mapper = Mapper(body, ii, chance)
     order = [height * (1 + noise * chance.random()) for height in body.heights(ii)]
     done = mapper.run(order, ratio * body.count, stop)
-    # An attempt without a placement counts as one, because deterministic runs end by the work that they have done.
+    # An attempt without a placement counts as one placement, because otherwise a deterministic run might never end.
     tally.placements += max(1, mapper.steps)
     if done:
         tally.offer(ii, mapper.tiles, mapper.times)
-    # The list scheduler does not count registers, so that a complete schedule need not be a plan.
+    # The list scheduler does not count registers, so a complete schedule may not be a valid plan.
     return done and tally.best is not None
 
 
@@ -155,7 +167,7 @@ def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
     """Find a first schedule; returns the name of the method, ``list`` or ``search``.
 
     Large loop bodies whose placement can be annealed are annealed first, because list scheduling would fail at one II after the
-    other there and take long.
+    other and take long.
     """
     if not (tally.body.count > PARAMS.large and _can_anneal(tally)):
         list_scheduling(tally, seed, stop)
@@ -185,12 +197,12 @@ class MappingSearch:
         """Number of failed annealing runs by II."""
 
     def adopt(self, plan: Plan) -> None:
-        """Continue from another candidate's schedule, if it uses direct links only."""
+        """Continue from another candidate's schedule, if it is better and uses direct links only."""
         if all(len(route) <= 1 for route in plan.routes):
-            self.tally.best = plan if self.tally.best is None else min(self.tally.best, plan, key=lambda known: known.objective)
+            self.tally.best = plan if self.tally.best is None else min(self.tally.best, plan, key=lambda each: each.objective)
 
     def step(self, least: int, stop: Callable[[], bool]) -> None:
-        """Make one attempt to improve the schedule; ``least`` is the least II that is not refuted."""
+        """Make one attempt to improve the schedule; ``least`` is the least II that no bound excludes."""
         best = self.tally.best
         above = self.tally.body.problem.machine.spoke_depth + 1 if best is None else best.ii
         left = self.tally.body.between(least, above)
@@ -218,13 +230,17 @@ class MappingSearch:
         self._ratio = min(PARAMS.most_ratio, self._ratio * 1.1)
 
     def _draw_ii(self, left: Sequence[int]) -> int:
-        """One of the remaining IIs, mostly the largest, which is the easiest."""
+        """One of the remaining IIs ``left``, mostly the largest, which is the easiest."""
         return left[-1] if self._chance.random() < 0.7 else self._chance.choice(left)
 
     def _anneal(self, ii: int, stop: Callable[[], bool]) -> None:
-        """Anneal a placement at an II, then compute the other times. After each failure the next run takes twice as long."""
+        """Anneal a placement at an II, then compute the times that annealing does not choose.
+
+        After each failure, the next run at this II makes twice as many moves.
+        """
         if self._annealing is None:
-            # Imported here because its compiled code takes a moment to load, and most loop bodies never need it.
+            # Annealing is imported only here, because its compiled code takes a moment to load, and most loop bodies never need
+            # it.
             from stowplan.portfolio.modulo_scheduling.annealing import Annealing
 
             self._annealing = Annealing(self.tally.body, self._seed)
@@ -237,9 +253,9 @@ class MappingSearch:
         moves = (PARAMS.moves * len(body.members)) << min(doublings, PARAMS.doublings)
         places = self._annealing.place(ii, moves, stop, count)
         if places is not None:
-            tiles, known = places
+            tiles, chosen_times = places
             tiles_of = [tiles[group] for group in body.group]
-            times = list_schedule(body.structure, ii, tiles_of, known)
+            times = list_schedule(body.structure, ii, tiles_of, chosen_times)
             tally.placements += body.count
             if times is not None:
                 tally.offer(ii, tiles_of, times)
@@ -270,25 +286,25 @@ class MappingSearch:
             tally.offer(now.ii, tiles, times)
 
     def _draw_related(self, plan: Plan) -> list[int]:
-        """A ball of instructions in the graph, often around one that is issued late."""
+        """At most twelve instructions that are connected by values, often around one that is issued late."""
         body = self.tally.body
         late = max(plan.times) - 2 * body.longest
         first = self._chance.randrange(body.count)
         if self._chance.random() < 0.5:
             first = self._chance.choice([number for number, time in enumerate(plan.times) if time >= late])
         size = self._chance.randint(1, max(1, min(body.count, 12)))
-        groups, frontier = [first], [first]
-        while frontier and len(groups) < size:
+        related, frontier = [first], [first]
+        while frontier and len(related) < size:
             at = frontier.pop(self._chance.randrange(len(frontier)))
             for value in body.values[at]:
-                if value.other not in groups:
-                    groups.append(value.other)
+                if value.other not in related:
+                    related.append(value.other)
                     frontier.append(value.other)
-        return groups[:size]
+        return related[:size]
 
 
 def follow(tally: Tally, hint: Hint, seed: int, stop: Callable[[], bool]) -> bool:
-    """Try schedules that follow a hint, from the least II upwards; returns whether one is better than the best before.
+    """Try schedules that follow a hint, from the least II upwards; returns whether there is a better plan than before.
 
     Parameters
     ----------
@@ -320,7 +336,7 @@ def follow(tally: Tally, hint: Hint, seed: int, stop: Callable[[], bool]) -> boo
 
 
 def _priority_orders(body: Body, hint: Hint, ii: int) -> Iterator[list[float]]:
-    """Two orders of the instructions, as numbers of which the highest comes first: the hint's, then that of the heights."""
+    """Yield two priorities of the instructions: that of the hint, then that of the heights. The largest number comes first."""
     heights = [float(height) for height in body.heights(ii)]
     longest = max(heights, default=0.0)
     times, sure = hint.values[TIME], hint.confidence or (1.0,) * body.count
@@ -331,7 +347,7 @@ def _priority_orders(body: Body, hint: Hint, ii: int) -> Iterator[list[float]]:
 
 
 def _tile_bonuses(body: Body, hint: Hint) -> NDArray[np.float64]:
-    """[groups, tiles] bonus of each tile for a group, in clocks: the largest that the hint gives to one of its instructions."""
+    """[groups, tiles] bonus in clocks of each tile for a group: the largest that the hint gives to one of its instructions."""
     values = np.array([hint.values[tile_name(tile)] for tile in range(body.tiles)], np.float64)
     sure = np.array(hint.confidence, np.float64) if hint.confidence else np.ones(body.count)
     values[:, sure < TRUST] = 0.0

@@ -1,4 +1,8 @@
-"""How policies of PPO are validated: their mappings, and the best plans that keep some instructions where they put them."""
+"""How policies of PPO are validated: their mappings, and the best plans in which some instructions keep the policy's places.
+
+A *place* is a tile and a slot, which is a clock modulo the initiation interval (II).
+:mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
+"""
 
 from __future__ import annotations
 
@@ -26,36 +30,41 @@ class Placed(NamedTuple):
     """The place of one instruction in a mapping."""
 
     instruction: int
+    """Number of the instruction."""
     tile: int
+    """Number of the tile."""
     slot: int
+    """Issue clock modulo the II."""
 
 
-#: Number of mappings that the search makes.
+#: Number of evaluations that the search makes. An evaluation is the work of placing every instruction once.
 ROLL_OUTS = 64
 
 
 @dataclass
 class Attempt:
-    """An episode: a mapping at one initiation interval (II), with the network's values and the rewards on the way."""
+    """An episode: a mapping at one II, with the values that the network predicted and the rewards."""
 
     env: ModuloSchedulingEnv
+    """The environment of the episode."""
     observation: dict[str, Any]
     """The current observation."""
     ii: int
+    """The initiation interval, in clocks."""
     placed: list[Placed] = field(default_factory=list)
     """The placements so far."""
     values: list[float] = field(default_factory=list)
-    """The value that the network predicted before each placement."""
+    """The return that the network predicted before each placement."""
     rewards: list[float] = field(default_factory=list)
     """The reward of each placement."""
     plan: Plan | None = None
-    """The plan of a complete mapping."""
+    """The plan, if the mapping is complete."""
 
 
 class PpoPlayer:
-    """A player with a policy of PPO: it maps at the least interval that bounds allow, then at the next, until one is complete.
+    """A player with a policy of PPO. It maps at the least II that bounds allow, then at the next, until a mapping is complete.
 
-    Its search is that of the candidate: roll-outs that continue as copies of others, and that repair earlier mappings.
+    Its search is that of the candidate ``ppo``: roll-outs that continue as copies of others, and that repair earlier mappings.
     """
 
     def __init__(self, policy: Policy):
@@ -82,13 +91,16 @@ class PpoPlayer:
         return None if stop() else Game(tally.best)
 
     def _games(self, problem: Problem, count: int, chance: np.random.Generator | None, stop: Stop) -> list[Game]:
-        """Play games in parallel; returns none if stopped."""
+        """Play ``count`` games in parallel; returns an empty list if they were stopped.
+
+        With ``chance``, decisions are drawn at random; otherwise each is the most likely one.
+        """
         from stowplan.learned_guidance.modulo_scheduling.environment import SLACK, ModuloSchedulingEnv
         from stowplan.learned_guidance.modulo_scheduling.ppo.config import PpoConfig
         from stowplan.learned_guidance.modulo_scheduling.view import Limits
 
         config = PpoConfig() if self.policy.file is None else self.policy.file.config
-        # Direct links only, as for the candidate.
+        # As in the candidate, values use direct links only.
         seen = msgspec.structs.replace(problem, rules=msgspec.structs.replace(problem.rules, pass_through=False))
         least = least_ii(seen)
         most = min(seen.machine.spoke_depth, least + SLACK)
@@ -114,7 +126,10 @@ class PpoPlayer:
     def _step(
         self, going: dict[int, Attempt], ended: list[list[Attempt]], chance: np.random.Generator | None
     ) -> dict[int, Attempt]:
-        """Make one placement in each mapping; returns those that continue."""
+        """Make one placement in each mapping of ``going``, by the number of its game; returns the mappings that continue.
+
+        Mappings that end are appended to the list of their game in ``ended``.
+        """
         import torch
 
         from stowplan.learned_guidance.modulo_scheduling.ppo.network import as_tensors
@@ -136,7 +151,7 @@ class PpoPlayer:
             attempt.observation, reward, is_over, _, info = env.step(np.int64(action))
             attempt.rewards.append(float(reward))
             if is_over:
-                # As in the candidate, only the places count; the times are scheduled anew if that is better.
+                # As in the candidate, only the places count. The times are scheduled anew if the plan is then better.
                 attempt.plan = None if info["failed"] else env.mapping.plan(list_scheduled=True)
                 ended[number].append(attempt)
             else:
@@ -145,7 +160,7 @@ class PpoPlayer:
 
 
 def _start_mapping(env: ModuloSchedulingEnv, ii: int) -> Attempt | None:
-    """An empty mapping at an interval; None if nothing can be placed at it."""
+    """An empty mapping at an II; None if no mapping is possible at this II."""
     from stowplan.errors import InputError
 
     own = copy.copy(env)
@@ -157,13 +172,13 @@ def _start_mapping(env: ModuloSchedulingEnv, ii: int) -> Attempt | None:
 
 
 def _record_game(problem: Problem, attempts: Sequence[Attempt], discount: float) -> Game:
-    """The record of a game, which consists of attempts at one interval after the other."""
+    """The record of a game, which consists of attempts at one II after the other; returns are discounted by ``discount``."""
     estimates = []
     for attempt in attempts:
         returned = 0.0
         for at in range(len(attempt.rewards) - 1, -1, -1):
             returned = attempt.rewards[at] + discount * returned
-            # Positions at different intervals get different numbers.
+            # Positions at different IIs get different numbers, so that they are not compared.
             estimates.append(Estimate(attempt.ii * len(problem.instructions) + at, attempt.values[at], returned))
     plan = attempts[-1].plan if attempts else None
     if plan is not None:
@@ -174,8 +189,8 @@ def _record_game(problem: Problem, attempts: Sequence[Attempt], discount: float)
 class Places:
     """A mapping as a sequence of decisions: tile and slot of each instruction, in the order in which they were placed.
 
-    If the policy needed a larger interval than necessary, the mapping is the one that got stuck at the least interval. A
-    decision after which there is no plan then costs as much as the plan that the policy completed at a larger interval.
+    If the policy needed a larger II than necessary, the mapping is the incomplete one at the II of the best known plan. A
+    decision after which there is no plan then counts as if it led to the plan that the policy completed at a larger II.
     """
 
     rest = "times at the places chosen"
@@ -206,7 +221,7 @@ class Places:
             seed=effort.seed,
             deterministic_limit=effort.work,
             on_bound=note,
-            # Plans that are no better than the policy's own are of no use.
+            # Once it is proven that no plan is better than the policy's own, the result is clear.
             should_stop=lambda: effort.stop() or proven >= ceiling,
         )
         if outcome.status == "infeasible":
@@ -216,7 +231,7 @@ class Places:
 
 
 def with_places(problem: Problem, placed: Sequence[Placed]) -> Problem:
-    """The loop body with instructions pinned to tile and slot, in addition to its own pins."""
+    """The problem with some instructions pinned to a tile and a slot, in addition to its own pins."""
     pins = {pin.instruction: pin for pin in problem.pins}
     for number, tile, slot in placed:
         name = problem.instructions[number].id
@@ -224,11 +239,14 @@ def with_places(problem: Problem, placed: Sequence[Placed]) -> Problem:
     return msgspec.structs.replace(problem, pins=tuple(pins.values()))
 
 
-def _decisions(problem: Problem, game: Game, known: Plan | None) -> Places | None:
-    """The decisions of a game at the least interval of its own plan and of the best known one; None without a plan."""
+def _decisions(problem: Problem, game: Game, best_plan: Plan | None) -> Places | None:
+    """The decisions of a game at the II of the best known plan or, if that is smaller, of its own plan.
+
+    The result is None if the game has no plan, or no attempt at this II.
+    """
     if game.plan is None:
         return None
-    ii = game.plan.ii if known is None else min(known.ii, game.plan.ii)
+    ii = game.plan.ii if best_plan is None else min(best_plan.ii, game.plan.ii)
     placed = game.trace.get(ii)
     return None if placed is None else Places(problem, game.plan, placed)
 

@@ -1,4 +1,7 @@
-"""Offsets for an order of operators: makes a packing problem of the tensors' live ranges, and plans from its solutions."""
+"""Offsets for an order of operators: makes a packing problem of the tensors' live ranges, and plans from its solutions.
+
+A *storage* is a tensor with bytes of its own, which views share.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from stowplan.portfolio.packing.quick import quick_plan
 
 T = TypeVar("T")
 
-#: Largest common alignment of tensors that share a place; if theirs is larger, they get separate places.
+#: Largest common alignment, in bytes, of tensors that share an offset. If theirs is larger, they get offsets of their own.
 _MOST_ALIGNMENT = 1 << 40
 
 
@@ -41,14 +44,14 @@ class Lives:
         self._group = list(range(structure.storages))
         align = [problem.tensors[tensor].alignment for tensor in structure.tensor.tolist()]
         reused_places = structure.reused_storages(order)
-        # In the order of time, so that all storages of a chain get the number of its first.
+        # The pairs are visited in the order of time, so that all storages of a chain get the number of its first storage.
         for one, other in sorted(reused_places, key=lambda pair: begin[pair[1]]):
             both = math.lcm(align[self._group[one]], align[other])
             if both <= _MOST_ALIGNMENT:
                 self._group[other] = self._group[one]
                 align[self._group[one]] = both
             else:
-                # The operand's place is not reused, so that it lives until the operator has run.
+                # The result does not reuse the operand's bytes, so the operand lives until the operator has run.
                 end[one] += 1
         lives: dict[int, tuple[int, int]] = {}
         for storage in np.flatnonzero(structure.is_there).tolist():
@@ -94,7 +97,7 @@ class Lives:
         return [values[int(self.structure.tensor[group])] for group in self._groups]
 
     def quick(self, should_stop: Callable[[], bool] = lambda: False) -> Plan:
-        """A plan with quick offsets, found within milliseconds."""
+        """A plan of this order, with offsets that a quick heuristic finds within milliseconds."""
         packed = quick_plan(self.packing, should_stop)
         assert packed is not None  # Without a capacity and fixed offsets there is always a plan.
         return self.plan(packed[1].offsets)

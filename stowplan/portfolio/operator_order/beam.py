@@ -1,8 +1,8 @@
 """Beam search for an order of low peak.
 
-A state is a set of operators that have run, since this set alone determines which bytes are live. Each level extends every set
-of the beam by one operator, and by all steps that are safe to take at once (:mod:`stowplan.portfolio.operator_order.graph`),
-and keeps the best sets.
+A state of the search is a set of operators that have run, since this set alone determines which bytes are live. Each level of
+the search extends every set of the beam by one operator, and by all steps that are safe to take at once, and keeps the best
+sets. :mod:`stowplan.portfolio.operator_order.graph` explains safe steps, lazy operators and graphs backwards in time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class BeamParameters(Parameters, frozen=True):
     """Parameters of beam search."""
 
     children: int = 64
-    """Maximum number of successors for each set of the beam width."""
+    """Successors of all sets of a level, divided by the beam width, at most."""
 
 
 PARAMS = parameters(BeamParameters, __name__)
@@ -50,7 +50,7 @@ class Level(NamedTuple):
     key: Ints
     """[sets] peak so far, in bytes."""
     hashes: Bits2D
-    """[sets, 2] hash of each set, in the first column."""
+    """[sets, 2] hash of each set, in the first column; the second column is not used."""
 
 
 class Children(NamedTuple):
@@ -69,7 +69,7 @@ class Children(NamedTuple):
     merged: Ints
     """[children] scratch space of the sort."""
     settled: Ints2D
-    """[sets, 2] for each set the first of its safe steps in the list of moves, and their number."""
+    """[sets, 2] for each set, the index of its first safe step in the list of moves, and the number of its safe steps."""
 
 
 def search(
@@ -90,21 +90,20 @@ def search(
     graph
         The operators, forwards or backwards in time.
     floor
-        Bytes that may be used in any case, such as a lower bound of the peak: steps that stay within them and free at least
-        what they allocate are taken at once.
+        Number of bytes that may be live in any case, such as a lower bound of the peak. Safe steps within it are taken at once.
     upper
-        Bytes that the peak must stay below.
+        Number of bytes below which the peak must be.
     width
         Beam width, in sets.
     chance
         Source of noise of some per cent in the live bytes; None for no noise.
     should_stop
-        Called after each level.
+        Function that is called after each level and says whether to give up.
     weight
         Weight of the peak so far relative to the live bytes in the score of a set.
     done, among
-        Operators that have run already, and those that are to run; by default all others. Lazy operators whose result none of
-        them reads are left out.
+        Operators that have run already, and operators that are to run; by default all others. Lazy operators whose results none
+        of them reads are left out.
 
     Returns
     -------
@@ -214,13 +213,14 @@ def _advance(
     successors: Children,
     scratch_arrays: Room,
 ) -> tuple[int, int, int]:
-    """One level of the beam: each of the ``width_now`` sets takes its safe steps, then the best ``width`` successors are kept.
+    """Make one level of the beam: each of the ``width_now`` sets takes its safe steps, then the best ``width`` successors are
+    kept.
 
     ``back`` [sets, 4] receives (parent, first move, number of moves, operator) for each new set, and ``moves`` the operators of
     the safe steps. Returns the number of new sets, the length of ``moves``, and 0 if the first new set is complete, otherwise
     -1.
     """
-    # The arrays are unpacked because numba would count references to the members of a tuple in every iteration.
+    # The arrays are unpacked, because numba would count references to the members of a tuple in every iteration.
     since = 0
     bits, key, hashes = now
     next_bits, next_key, next_hashes = following
@@ -296,7 +296,10 @@ def _advance(
 
 
 def _follow(graph: Graph, backs: list[np.ndarray], moves: list[np.ndarray], before: set[int]) -> list[int]:
-    """The order that led to the only set of the last level, traced back level by level."""
+    """The order that led to the first set of the last level, traced back level by level.
+
+    ``before`` has the operators that had run before the search.
+    """
     parts: list[list[int]] = []
     at = 0
     for back, level in zip(reversed(backs), reversed(moves), strict=True):
@@ -307,7 +310,7 @@ def _follow(graph: Graph, backs: list[np.ndarray], moves: list[np.ndarray], befo
 
 
 def complete_lazy(graph: Graph, order: list[int], before: Iterable[int] = ()) -> list[int]:
-    """The order, completed by the missing lazy operators: each comes right before the first operator that needs it.
+    """Returns the order, completed by the missing lazy operators: each comes right before the first operator that needs it.
 
     ``before`` has the operators that have run earlier; they are left out.
     """
@@ -327,5 +330,5 @@ def complete_lazy(graph: Graph, order: list[int], before: Iterable[int] = ()) ->
 
 
 def normalize(graph: Graph, order: list[int]) -> list[int]:
-    """An order of all operators with the lazy ones as late as possible, which never raises the peak."""
+    """Returns an order of all operators with the lazy ones as late as possible. This never raises the peak."""
     return complete_lazy(graph, [op for op in order if not graph.is_lazy[op]])

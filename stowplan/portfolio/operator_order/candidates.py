@@ -1,7 +1,8 @@
 """The candidates for operator order, as functions of (problem, context).
 
-They first minimize the peak of live bytes. Once that is proven minimal, or nothing better is found, they look for offsets whose
-arena is no larger than the peak.
+They first minimize the *peak*, the largest number of bytes that are live at the same time. Once the peak is proven minimal, or
+no lower one is found, they look for offsets whose *arena*, the memory that holds all tensors, is no larger than the peak. An
+order is found forwards in time, from the first operator to the last, or backwards (:mod:`.graph`).
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ class SearchParameters(Parameters, frozen=True):
     most_wide: int = 40_000
     """Operators times beam width above which a beam is skipped."""
     weights: tuple[float, ...] = (1000.0, 1.0)
-    """Weights of the peak so far relative to the live bytes in the score of a set, beam by beam."""
+    """Weights of the peak so far relative to the live bytes in the score of a set. One beam runs with each weight."""
     presolve_sets: int = 1_000
-    """Sets that the exact search of the presolver examines."""
+    """Sets of operators that the exact search of the presolver examines."""
     first_sets: int = 20_000
-    """Sets that the exact search examines before local search has its first turn in between."""
+    """Sets of operators that the exact search examines before local search runs in between."""
     splits: int = 24
-    """Rounds of splitting by cuts without an improvement after which windows have their turn."""
+    """Rounds of splitting by cuts without an improvement after which windows are searched."""
     stretches: int = 8
-    """Rounds of windows without an improvement after which splitting by cuts has its turn."""
+    """Rounds of searching windows without an improvement after which the next local search runs."""
     arena_share: float = 0.2
     """Part of the candidate's time that is reserved for the arena while the peak is not proven minimal."""
     arena_orders: int = 6
@@ -65,7 +66,8 @@ PACKINGS = packing.search, packing.exact
 
 
 class _Run:
-    """The state of a candidate: the problem's structure, its graphs in both directions of time, its best plan and bound."""
+    """The state of a candidate: the structure of the problem, its graphs in both directions of time, the best plan and
+    bound."""
 
     def __init__(self, problem: Problem, context: Context):
         self.problem, self.context = problem, context
@@ -91,7 +93,10 @@ class _Run:
             self.context.plan(plan, source)
 
     def prove_by_cuts(self) -> None:
-        """Compute bounds by minimum cuts, first at operators with most live bytes in the orders so far. May be continued."""
+        """Compute bounds by minimum cuts, first at the operators with the most live bytes in the orders so far.
+
+        A further call continues the computation.
+        """
         self.floor = cut_bound(
             self.structure,
             self._ceilings,
@@ -114,7 +119,8 @@ class _Run:
         return plan is not None and plan.objective <= bound
 
     def is_over(self) -> bool:
-        """Whether to stop looking for lower peaks: there are none, or the rest of the time is reserved for the arena."""
+        """Whether to stop looking for lower peaks: the peak is proven minimal, the time is over, or its rest is for the
+        arena."""
         if self.context.closed() or self.is_peak_proven():
             return True
         plan, _ = self.best_plan_and_bound()
@@ -123,7 +129,10 @@ class _Run:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small graphs: the narrowest beams, bounds by cuts, and the first sets of the exact search."""
+    """The presolver of small graphs: beams of width 1, bounds by cuts, and the exact search over a limited number of sets.
+
+    If the peak is then proven minimal, offsets are searched exactly.
+    """
     run = _Run(problem, context)
     if run.structure.ops == 0:
         return
@@ -145,7 +154,7 @@ def search(problem: Problem, context: Context) -> None:
             context.plan(Lives(problem, run.structure, order).quick(), name)
             run.report_order(order, name)
     if context.heard() is None:
-        # In other runs the exact search computes the bounds and passes them on.
+        # In other runs, the exact candidate computes these bounds and sends them to this one.
         run.prove_by_cuts()
     chance = context.rng()
     for width in PARAMS.widths:
@@ -157,7 +166,10 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
-    """Run a beam in each direction of time with each weight, for orders below the best peak."""
+    """Run a beam of ``width`` sets in each direction of time with each weight, to find orders below the best peak.
+
+    ``chance`` is the source of noise, None for no noise.
+    """
     for weight in PARAMS.weights:
         for graph in (run.forwards, run.backwards):
             plan, floor = run.best_plan_and_bound()
@@ -194,9 +206,10 @@ class _Improvement:
                 _beams(self._run, int(self._chance.choice([4, 8, 16, 32])), self._chance)
 
     def _continued_searches(self) -> tuple[tuple[Dividing | Windows, str, int], ...]:
-        """(search, source, patience) of each local search, continued from the best order.
+        """Rows (search, source, patience) of the local searches, which continue from the best order.
 
-        The patience is the number of rounds without an improvement after which the next search has its turn.
+        The source is the name under which plans are reported. The patience is the number of rounds without an improvement after
+        which the next search runs.
         """
         run = self._run
         plan, floor = run.best_plan_and_bound()
@@ -228,7 +241,10 @@ def exact(problem: Problem, context: Context) -> None:
 
 
 def _minimize_peak_and_arena(run: _Run, improvement: _Improvement, chance: np.random.Generator, rounds: int | None) -> None:
-    """Lower the peak, then the arena, and repeat both while there is time and the peak is not proven minimal."""
+    """Reduce the peak, then the arena, and repeat both while there is time and the peak is not proven minimal.
+
+    If ``rounds`` is not None, local search has this number of rounds, and nothing is repeated.
+    """
     while True:
         improvement.improve(run.is_over, rounds)
         _arena(run, chance)
@@ -239,8 +255,8 @@ def _minimize_peak_and_arena(run: _Run, improvement: _Improvement, chance: np.ra
 def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None = None) -> None:
     """Run the exact search, in turn with local search, because a lower peak leaves fewer sets to examine.
 
-    ``improvement`` is the local search, None for none; deterministic runs do without it. ``most`` is the maximum number of sets
-    to examine, a few at a time; by default the time, or the work limit of a deterministic run, decides.
+    ``improvement`` is the local search, None for none; in deterministic runs it is not used. ``most`` is the largest number of
+    sets to examine; by default the time, or the work limit of a deterministic run, ends the search.
     """
     context = run.context
     limit = context.work(work_rates.ORDER_SETS, run.structure.ops + 50) if most is None else most
@@ -275,7 +291,8 @@ def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None =
 
 
 def _arena(run: _Run, chance: np.random.Generator) -> None:
-    """Look for offsets for the best order, then for others of the same peak, until the arena is no larger than the peak."""
+    """Look for offsets for the best order, then for other orders of the same peak, until the arena is no larger than the
+    peak."""
     context = run.context
 
     def is_over() -> bool:
@@ -305,7 +322,10 @@ def _pack(
     candidates: Sequence[Callable[[packing_problem.Problem, Context], None]] = PACKINGS,
     work: float | None = None,
 ) -> None:
-    """Run candidates of the kind ``packing`` on the live ranges of an order, each for ``seconds``, and report the plans."""
+    """Run candidates of the kind ``packing`` on the live ranges of an order, each for ``seconds``, and report the plans.
+
+    ``work`` is the limit of each in a deterministic run, in seconds of an idle machine; by default ``seconds``.
+    """
     load = load_bound(lives.packing)
     for candidate in candidates:
         inner = InnerRun(run.context, seconds, work, bound=load, is_over=is_over)
@@ -317,7 +337,10 @@ def _pack(
 
 
 def _order_of_same_peak(run: _Run, order: list[int], chance: np.random.Generator) -> list[int]:
-    """Another order whose peak is no higher, found by a beam with noise in a random direction of time; else ``order``."""
+    """Another order whose peak is no higher, found by a beam with noise in a random direction of time.
+
+    If none is found, ``order`` is returned.
+    """
     peak = run.structure.peak(order)
     graph = run.backwards if chance.random() < 0.5 else run.forwards
     result = beam.search(graph, peak, peak + 1, 4, chance, run.context.closed, weight=0.0)

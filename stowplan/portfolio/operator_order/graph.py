@@ -1,17 +1,19 @@
-"""Sets of operators that have run, for compiled searches: what a step costs, and which steps are safe to take at once.
+"""Sets of operators that have run, for compiled searches: how many bytes a step needs, and which steps are safe to take at
+once.
 
 The live bytes depend only on the set of operators that have run, not on the order in which they ran. An order is therefore a
-path through such sets, and its peak is the largest step of the path. Let D be a set and f(D) its live bytes. The function f is
-submodular: if other operators run first, a step never frees fewer bytes.
+path through such sets. A *step* adds one operator to the set, and the peak of the order is the largest number of bytes that are
+live during a step. Let D be a set and f(D) the bytes that are live after it has run. The function f is submodular: if other
+operators run first, a step never frees fewer bytes.
 
-So a chain of steps S from D, each of which depends on the one before, may be taken at once without losing the best order if
-it raises no peak, ends with f(D + S) <= f(D), and stays above f(D) until then: no continuation gets worse by it. The shortest
-such chain is a single step that frees at least what it writes. If a step of a chain makes another one possible that frees
-at least what it writes, that one is taken along. *Lazy* operators, which need nothing and write a single storage, run right
-before the first operator that reads it.
+A *chain* S is a sequence of steps from D, each of which depends on the one before. It is *safe* if it raises no peak, ends with
+f(D + S) <= f(D), and stays above f(D) until then. Then no continuation gets worse by taking the chain at once, so that the best
+order is not lost. The shortest safe chain is a single step that frees at least what it writes. If a step of a chain makes
+another step possible that frees at least what it writes, that step is taken as well.
 
-Backwards in time the same holds: operators run last to first, a storage is allocated by the last operator that touches it and
-freed by the first. The same code serves both directions.
+*Lazy* operators, which need nothing and write a single storage, run right before the first operator that reads the storage. The
+graph *backwards* in time is for orders that are built from the last operator to the first. There, a storage is allocated by the
+last operator that reads or writes it and freed by the first. The same code serves both directions.
 """
 
 from __future__ import annotations
@@ -39,26 +41,31 @@ class Graph(NamedTuple):
     """
 
     succ_start: Ints
+    """[ops + 1] index of each operator's first entry in ``succ``."""
     succ: Ints
     """Operators that wait for each operator."""
     waits: Ints
-    """[ops] how many operators that are not lazy each one waits for."""
+    """[ops] the number of operators that are not lazy and for which each operator waits."""
     is_lazy: Ints
-    """[ops] 1 for operators that need nothing and write one storage, which all operators that wait for them touch."""
+    """[ops] 1 for operators that need nothing and write one storage, which all operators that wait for them touch; otherwise
+    0."""
     touch_start: Ints
+    """[ops + 1] index of each operator's first entry in ``touch``."""
     touch: Ints
-    """Storages that each operator reads or writes."""
+    """Storages that each operator touches, that is, reads or writes."""
     size: Ints
     """[storages] bytes; 0 for a storage that is never live."""
     total: Ints
-    """[storages] number of operators that touch it, plus one if it exists at the start and one if it is kept to the end."""
+    """[storages] number of operators that touch the storage, plus one if it exists at the start, plus one if it is kept to the
+    end."""
     rem: Ints
     """[storages] how many of ``total`` remain before the first operator runs. A storage is live if some but not all remain."""
     maker: Ints
-    """[storages] lazy operator that writes it; -1 if there is none."""
+    """[storages] lazy operator that writes the storage; -1 if there is none."""
     pair_start: Ints
+    """[ops + 1] index of each operator's first entry in ``pair``."""
     pair: Ints
-    """Storages whose bytes a result of each operator may take over."""
+    """Storages whose bytes a result of each operator may take over (in place)."""
     backward: int
     """1 if operators run last to first, otherwise 0."""
 
@@ -68,7 +75,7 @@ def make(structure: Structure, backward: bool = False) -> Graph:
     there = structure.is_there.astype(np.int64)
     total = structure.users + structure.given + structure.kept
     gone = structure.kept if backward else structure.given
-    # A storage that is never live must never be allocated or freed.
+    # A storage that is never live must not count as allocated or freed.
     total = np.where(there > 0, total, 1)
     lazy = np.zeros(structure.ops, np.int64)
     maker = np.full(structure.storages, -1, np.int64)
@@ -106,13 +113,13 @@ class Room(NamedTuple):
     """The working arrays for one set of operators."""
 
     rem: Ints
-    """[storages] as :attr:`Graph.rem`, for this set."""
+    """[storages] how many of :attr:`Graph.total` remain after the set has run."""
     waits: Ints
-    """[ops] as :attr:`Graph.waits`, for this set."""
+    """[ops] the number of operators outside the set for which each operator waits."""
     ready: Ints
-    """Operators that may run next."""
+    """[ops + 1] operators that may run next."""
     moves: Ints
-    """Operators that have run since the set was restored."""
+    """[ops + 1] operators that have run since the set was restored, in their order."""
     bits: Bits
     """[words] the set: one bit for each operator, 1 if it has run."""
 
@@ -133,7 +140,7 @@ def copy_set(source: Bits2D, at: int, target: Bits2D, to: int) -> None:
 
 @njit_inner
 def weigh(g: Graph, rem: Ints, op: int) -> Any:
-    """(allocated, freed, saved) bytes if ``op`` runs next, for the current ``rem`` [storages].
+    """The triple (allocated, freed, saved) of bytes if ``op`` runs next, for the current ``rem`` [storages].
 
     The saved bytes are those of results that may be written in place of an operand.
     """
@@ -165,7 +172,10 @@ def weigh(g: Graph, rem: Ints, op: int) -> Any:
 def run(
     g: Graph, rem: Ints, waits: Ints, bits: Bits, ready: Ints, count: int, moves: Ints, moved: int, op: int, allowed: Ints
 ) -> Any:
-    """Run ``op``, and before it the lazy operators that it needs; returns the new lengths of ``ready`` and ``moves``."""
+    """Run ``op``, and before it the lazy operators that it needs; returns the new lengths of ``ready`` and ``moves``.
+
+    ``count`` and ``moved`` are the lengths before. Only operators with 1 in ``allowed`` [ops] become ready.
+    """
     one = np.uint64(1)
     for k in range(g.touch_start[op], g.touch_start[op + 1]):
         x = g.touch[k]
@@ -190,7 +200,7 @@ def run(
 
 @njit_inner
 def undo(g: Graph, rem: Ints, waits: Ints, bits: Bits, moves: Ints, moved: int, back_to: int) -> int:
-    """Undo the last moves, down to ``back_to`` of them; returns their new number."""
+    """Undo the last moves until ``back_to`` of them are left; returns ``back_to``."""
     one = np.uint64(1)
     while moved > back_to:
         moved -= 1
@@ -255,25 +265,25 @@ def settle(
 
     Returns the live bytes and the new lengths of ``ready`` and ``moves``.
     """
-    again = True
-    while again:
-        again = False
+    has_changed = True
+    while has_changed:
+        has_changed = False
         i = 0
         while i < count:
             op = ready[i]
-            gone = is_done(bits, op)
-            if not gone:
+            has_run = is_done(bits, op)
+            if not has_run:
                 come, go, saved = weigh(g, rem, op)
                 if come <= go and live + come - saved <= most:
                     count, moved = run(g, rem, waits, bits, ready, count, moves, moved, op, allowed)
                     live += come - go
-                    gone = again = True
-            if gone:
+                    has_run = has_changed = True
+            if has_run:
                 count -= 1
                 ready[i] = ready[count]
             else:
                 i += 1
-        if again:
+        if has_changed:
             continue
         for i in range(count):
             first = ready[i]
@@ -284,7 +294,7 @@ def settle(
             count, moved = run(g, rem, waits, bits, ready, count, moves, moved, first, allowed)
             since = old_count
             for _ in range(CHAIN):
-                # Take along steps that the chain has made possible and that free at least what they write.
+                # Steps that the chain has made possible and that free at least what they write are taken as well.
                 k = old_count
                 while k < count:
                     op = ready[k]
@@ -312,7 +322,7 @@ def settle(
                 now += least
             if now <= live:
                 live = now
-                again = True
+                has_changed = True
                 break
             moved = undo(g, rem, waits, bits, moves, moved, old_moved)
             count = old_count

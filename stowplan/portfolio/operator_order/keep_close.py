@@ -1,6 +1,7 @@
 """Operator orders that differ as little as possible from an earlier plan.
 
-The earlier plan may be of an earlier version of the problem. Operators and tensors are then matched by their ids.
+The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Operators and tensors
+are then matched by their ids.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Changes:
     Raises
     ------
     UsageError
-        The earlier plan is of another problem, and its problem is not given.
+        The earlier plan is for another problem, and that problem is not given.
     """
 
     notes: Sequence[str] = ()
@@ -56,7 +57,7 @@ class Changes:
     def counts(self, plan: Any) -> Counts:
         """How many operators moved, and how many tensors have another offset than in the earlier plan.
 
-        Each number is followed by the number of operators or tensors that both plans have.
+        Each number is in a pair with the number of operators or tensors that both plans have.
         """
         if self._is_of_this:
             return count_changes(self._problem, self.start, plan)
@@ -72,10 +73,10 @@ class Changes:
         return [frozenset([operator]) for operator in self._find_moved(plan)]
 
     def reverted(self, plan: Any, decisions: Collection[int]) -> Plan | None:
-        """The plan with these operators moved back, each to the place right behind the operator that it followed in the earlier
-        plan.
+        """The plan with these operators moved back, each to the position right after the operator that it followed in the
+        earlier plan.
 
-        Operators on which they depend are moved, too, if they would otherwise run too late. Returns None if the peak would
+        Operators on which they depend are moved as well, if they would otherwise run too late. Returns None if the peak would
         exceed the plan's arena.
         """
         back = set(decisions)

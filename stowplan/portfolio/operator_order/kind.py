@@ -1,7 +1,8 @@
 """The kind ``operator_order``: how its plans are verified and described, and which candidates and baselines it has.
 
-Its problems are graphs of operators; a plan is an order of the operators and an offset for each tensor. A candidate is one
-method that looks for plans or bounds. A baseline is a plan that results are compared with.
+Its problems are graphs of operators; a plan is an order of the operators and an offset for each tensor. The objective is the
+*peak*, the largest number of bytes that are live at the same time. A *candidate* is one method that looks for plans or bounds.
+A *baseline* is a plan with which results are compared.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run, and whether in a thread or a process."""
 
     few_ops: int = 100
-    """Maximum number of operators with which baselines are computed in a thread of the calling process."""
+    """Operators up to which candidates that compute baselines run in a thread of the calling process."""
     small: int = 64
-    """Maximum number of operators with which the presolver runs: a baseline and an exact model, before all other candidates."""
+    """Operators up to which the presolver runs, before all other candidates, and baselines are computed before the run."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -84,8 +85,8 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
-    """Facts for the summary. ``in_place`` says whether operators may work in place, which a proof of a minimal peak depends
-    on."""
+    """Facts for the summary. ``in_place`` says whether operators may work in place, because a proof of a minimal peak depends
+    on this."""
     count = sum(bool(op.in_place) for op in problem.ops)
     may = f"{count:,} of {len(problem.ops):,} operators may write a result over an operand that nobody needs afterwards"
     return {
@@ -98,7 +99,7 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[str, Any]:
-    """What is proven, for the details of a result: whether the peak is minimal."""
+    """A detail of the result: whether the peak is proven minimal. It is missing without a plan or a bound."""
     return {} if objective is None or bound is None else {"peak_proven": objective <= bound}
 
 

@@ -1,10 +1,11 @@
 """Local search around the peak of an order: by minimum cuts, and by exact search within windows.
 
-The cut of an operator (:mod:`stowplan.models.operator_order.bounds`) is, of all sets of operators that may have run before it,
-one with the fewest live bytes. Beam search looks only a few steps ahead, while the cut sees the whole graph: it shows which
-branches to finish before the peak and which not to begin. :class:`Dividing` therefore splits a stretch of the order around the
-peak, at first all of it, into the operators of the cut and the others, and orders each part by a beam in each direction of
-time. :class:`Windows` puts the operators of short stretches into their best order.
+The *cut* of an operator (:mod:`stowplan.models.operator_order.bounds`) is, of all sets of operators that may have run before
+it, one with the fewest live bytes while it runs. Beam search looks only a few steps ahead, while the cut depends on the whole
+graph: it shows which branches to finish before the peak and which not to begin. :class:`Dividing` therefore splits a *stretch*,
+a range of the order around the peak, into the operators of the cut and the others, and orders each part by a beam in each
+direction of time. At first, the stretch is the whole order. :class:`Windows` puts the operators of short stretches into their
+best order. :mod:`.graph` explains graphs backwards in time and lazy operators.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class LocalSearchParameters(Parameters, frozen=True):
     shortest: int = 24
     """Operators of the shortest stretch that is split."""
     looked_at: int = 60
-    """Operators of a stretch that are examined for the one to split by."""
+    """Operators of a stretch, those with the most live bytes, one of which gives the cut."""
     most: int = 600_000
-    """Operators times beam width, at most."""
+    """Operators of the order times beam width, at most."""
     first: int = 16
     """Operators of the first windows."""
     longest: int = 400
@@ -42,9 +43,9 @@ class LocalSearchParameters(Parameters, frozen=True):
     most_cpsat: int = 60
     """Operators of a window up to which CP-SAT is tried if the exact search does not finish."""
     cpsat_seconds: float = 1.0
-    """Seconds for CP-SAT, both of the clock and of its deterministic time."""
+    """Seconds for CP-SAT on a window. It is a limit on the time and on the deterministic time of CP-SAT."""
     memory: int = 60_000_000
-    """Bytes of the tables of the exact search of a window."""
+    """Bytes of the tables of the exact search of a window, at most."""
 
 
 PARAMS = parameters(LocalSearchParameters, __name__)
@@ -81,7 +82,7 @@ class Dividing:
         self._cuts = Cuts(structure)
         self._turn = 0
         self._least: dict[int, int] = {}
-        """Live bytes at the cut of each operator whose cut was computed: a bound of the peak."""
+        """Live bytes at the cut of each operator whose cut was computed, which are a lower bound of the peak."""
         self.adopt(order)
 
     def adopt(self, order: list[int]) -> None:
@@ -90,11 +91,11 @@ class Dividing:
         self.peak = self._structure.peak(self.order)
 
     def step(self, should_stop: Callable[[], bool]) -> bool:
-        """Split one stretch; returns whether the order improved: a lower peak, or fewer operators at the peak."""
+        """Split one stretch; returns whether the peak is now lower, or fewer operators reach it."""
         profile = self._structure.profile(self.order)
         n = len(self.order)
         at = int(self._chance.choice(np.flatnonzero(profile == self.peak)))
-        # The whole order with each beam width first, then ever shorter stretches, then the whole order again.
+        # The whole order is split with each beam width first, then ever shorter stretches, then the whole order again.
         width = PARAMS.widths[self._turn % len(PARAMS.widths)]
         halvings = self._turn // len(PARAMS.widths)
         length = n >> halvings
@@ -111,7 +112,10 @@ class Dividing:
         return True
 
     def _tightest(self, profile: np.ndarray, first: int, last: int) -> int:
-        """Of the operators of a stretch with most live bytes, the one with the largest bound: no order does better there."""
+        """Of the operators with the most live bytes in a stretch, the one with the largest bound by its cut.
+
+        In every order, at least this number of bytes is live while the operator runs.
+        """
         highest = np.argsort(-profile[first:last], kind="stable")[: PARAMS.looked_at]
         fullest = [self.order[first + int(i)] for i in highest]
         for op in fullest[: 1 + int(self._chance.integers(len(fullest)))]:
@@ -120,11 +124,16 @@ class Dividing:
         return max((op for op in fullest if op in self._least), key=lambda op: (self._least[op], -op))
 
     def _is_better(self, order: list[int], before: np.ndarray) -> bool:
+        """Whether an order has a lower peak, or reaches it at fewer operators, than the current one, whose profile is
+        ``before``."""
         profile = self._structure.profile(order)
         return (int(profile.max()), int((profile == self.peak).sum())) < (self.peak, int((before == self.peak).sum()))
 
     def _split(self, first: int, last: int, by: int, width: int, should_stop: Callable[[], bool]) -> list[int] | None:
-        """The order with a stretch split at the cut of operator ``by``, each part ordered by a beam; None if one fails."""
+        """The order in which the stretch ``[first, last)`` is split at the cut of operator ``by``.
+
+        Each part is ordered by a beam of ``width`` sets. The result is None if no order is found for one of them.
+        """
         before, inside, after = self.order[:first], self.order[first:last], self.order[last:]
         _, ran = self._cuts.cut(by, want_set=True)
         members = set(ran)
@@ -142,7 +151,10 @@ class Dividing:
     def _best(
         self, earlier: list[int], among: list[int], later: list[int], width: int, should_stop: Callable[[], bool]
     ) -> list[int] | None:
-        """The best order of a part that a beam finds in either direction of time; None if none stays within the peak."""
+        """The best order of the operators ``among`` that a beam finds in either direction of time.
+
+        ``earlier`` and ``later`` are the operators before and after them. The result is None if no order stays within the peak.
+        """
         if not any(not self._forwards.is_lazy[op] for op in among):
             return among
         weight = float(self._chance.choice([1.0, 1000.0]))
@@ -174,7 +186,7 @@ class Windows:
     chance
         Source of random numbers.
     limits
-        Turns seconds and work into the limits of a solver: :meth:`~stowplan.kernel.context.Context.limits`.
+        Function that turns seconds and work into the limits of a solver: :meth:`~stowplan.kernel.context.Context.limits`.
     """
 
     def __init__(
@@ -198,7 +210,7 @@ class Windows:
         self.peak = self._structure.peak(self.order)
 
     def step(self, should_stop: Callable[[], bool]) -> bool:
-        """Search one window; returns whether the order improved: a lower peak, or fewer operators at the peak."""
+        """Search one window; returns whether an order was found whose peak within the window is lower."""
         profile = self._structure.profile(self.order)
         n = len(profile)
         highest = np.flatnonzero(profile == self.peak)
@@ -220,7 +232,10 @@ class Windows:
         return True
 
     def _best_within(self, first: int, last: int, should_stop: Callable[[], bool]) -> list[int] | None:
-        """The order with the window ``[first, last)`` below the peak; None if there is none, or the search takes too long."""
+        """An order whose peak within the window ``[first, last)`` is lower.
+
+        The result is None if there is no such order, or if the search takes too long.
+        """
         before, inside, after = self.order[:first], self.order[first:last], self.order[last:]
         members = set(inside)
         lazy = [op for op in inside if self._graph.is_lazy[op] and not self._is_read(op, members)]
@@ -239,7 +254,10 @@ class Windows:
     def _by_cpsat(
         self, before: list[int], inside: list[int], after: list[int], top: int, should_stop: Callable[[], bool]
     ) -> list[int] | None:
-        """The order with the window improved by CP-SAT, which may succeed if the search over sets takes too long."""
+        """The order with the window improved by CP-SAT, which may succeed if the search over sets takes too long.
+
+        ``top`` are the most live bytes within the window. The result is None if CP-SAT finds no order with fewer.
+        """
         from stowplan.models.operator_order.cpsat import order_stretch
 
         seconds, _ = self._limits(PARAMS.cpsat_seconds, PARAMS.cpsat_seconds)

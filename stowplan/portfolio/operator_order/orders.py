@@ -1,7 +1,7 @@
 """Orders that compilers use, which need no search.
 
-Compilers run operators in the order given or schedule them for memory. PyTorch's Inductor has three such schedules, which are
-reimplemented here. Each function returns an order in which the operators can run.
+Compilers run operators in the order of the input, or schedule them for memory. PyTorch's Inductor has three such schedules,
+which are reimplemented here. Each function returns an order in which the operators can run.
 """
 
 from __future__ import annotations
@@ -38,9 +38,10 @@ class _Lists:
 
 
 def least_memory_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
-    """Inductor's ``lpmf``: run next a ready operator that raises the peak least; of several, the one that grows memory least.
+    """Inductor's ``lpmf``: run next the ready operator that raises the peak least.
 
-    An operator frees a storage if no other operator is left that reads it. Returns None if stopped.
+    Of several such operators, the one after which the fewest bytes are live runs next. An operator frees a storage if no other
+    operator is left that reads it. Returns None if ``should_stop`` returned True.
     """
     lists = _Lists(structure)
     n = structure.ops
@@ -63,7 +64,7 @@ def least_memory_first(structure: Structure, should_stop: Stop = lambda: False) 
         for x in lists.touch[op]:
             left[x] -= 1
             if left[x] == 1:
-                # Only one operator is left that touches the storage, so that this one frees it.
+                # Only one operator is left that touches the storage, so it frees the storage.
                 for other in lists.user[x]:
                     if other != op:
                         frees[other] += lists.size[x]
@@ -75,7 +76,10 @@ def least_memory_first(structure: Structure, should_stop: Stop = lambda: False) 
 
 
 def breadth_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
-    """Inductor's ``bfs``: run next the ready operator whose predecessors ran first. Returns None if stopped."""
+    """Inductor's ``bfs``: run next the ready operator whose predecessors ran first.
+
+    Returns None if ``should_stop`` returned True.
+    """
     lists = _Lists(structure)
     waits = [len(needed) for needed in lists.pred]
     ready: list[tuple[list[int], int]] = [([], op) for op in range(structure.ops) if not waits[op]]
@@ -94,7 +98,8 @@ def breadth_first(structure: Structure, should_stop: Stop = lambda: False) -> li
 
 
 def depth_first(structure: Structure) -> list[int]:
-    """Inductor's ``dfs``: run each operator right after those it needs; operators that touch most bytes come first."""
+    """Inductor's ``dfs``: run each operator right after the operators that it needs, starting with those that touch most
+    bytes."""
     lists = _Lists(structure)
     weight = [sum(lists.size[x] for x in touched) for touched in lists.touch]
     return needed_first(structure, sorted(range(structure.ops), key=lambda op: -weight[op]))

@@ -1,7 +1,9 @@
 """Exact search for an order of minimal peak: compiled best-first search over the sets of operators that have run.
 
-A node is a set together with the operator that runs next. Nodes are expanded by ascending peak, so that the peak of the first
-node in the heap is a lower bound of every order's, and the first complete set has a minimal peak.
+A *node* is a set of operators that have run, together with the operator that runs next. Nodes are expanded by ascending peak.
+The peak of the first node in the heap is therefore a lower bound of the peak of every order, and the first complete set has a
+minimal peak. A set is *closed* when a node that leads to it has been expanded. :mod:`.graph` explains steps that are safe to
+take at once, lazy operators and graphs backwards in time.
 """
 
 from __future__ import annotations
@@ -30,46 +32,47 @@ class SetSearchParameters(Parameters, frozen=True):
 PARAMS = parameters(SetSearchParameters, __name__)
 
 
-#: Outcomes of a search: not finished, an order was found, there is none below ``upper``, the tables are full.
+#: Outcomes of a search: it is not finished, it found an order, it proved that no order stays below ``upper``, or its tables are
+#: full.
 RUNNING, FOUND, EXHAUSTED, FULL = 0, 1, 2, 3
 
-#: Indices of ``state`` of :func:`search_sets`: the numbers of closed sets, nodes, heap entries and moves in the pool, the bound
-#: in bytes, the set that completes an order, and the number of sets examined.
+#: Indices of ``state`` of :func:`search_sets`: the numbers of closed sets, nodes, heap entries and moves in the pool; the bound
+#: in bytes; the set that completes an order; and the number of expanded nodes.
 CLOSED, NODES, HEAP, MOVES, BOUND, GOAL, POPS = range(7)
 
 
 class Nodes(NamedTuple):
-    """The nodes of the search: each is a closed set and an operator that runs next."""
+    """The nodes of the search: each is a closed set with an operator that runs next."""
 
     key: Ints
     """[nodes] peak, in bytes."""
     live: Ints
     """[nodes] live bytes after the operator."""
     of: Ints2D
-    """[nodes, 3] number of operators that have run, parent set, operator."""
+    """[nodes, 3] number of operators that have run after the step, parent set, and operator that runs next."""
     hashes: Bits2D
     """[nodes, 2] two hashes of the set after the operator."""
     heap: Ints
-    """Binary heap of the open nodes, best first."""
+    """Binary heap of the nodes that are not expanded yet, best first."""
     table: Ints
-    """Hash table of the nodes."""
+    """Hash table of the nodes, whose entries are their numbers; -1 for a free entry."""
 
 
 class Sets(NamedTuple):
-    """The closed sets of the search, that is, those that were examined."""
+    """The closed sets of the search."""
 
     bits: Bits2D
     """[sets, words] one bit for each operator, 1 if it has run."""
     moves: Ints2D
-    """[sets, 3] parent set, first move in the pool, number of moves."""
+    """[sets, 3] parent set, index of the first move in the pool, and number of moves."""
     pool: Ints
-    """The moves of all sets: the operators that ran after the parent set."""
+    """The moves of all sets, that is, the operators that ran after the parent set."""
     table: Ints
-    """Hash table of the sets."""
+    """Hash table of the sets, whose entries are their numbers; -1 for a free entry."""
 
 
 class SetSearch:
-    """A search from one set of operators to another that can be interrupted and continued.
+    """A search for an order from one set of operators to another. It can be interrupted and continued.
 
     Parameters
     ----------
@@ -78,13 +81,13 @@ class SetSearch:
     lower
         A lower bound of the peak, in bytes.
     upper
-        Bytes that the peak must stay below.
+        Number of bytes below which the peak must be.
     done
         Operators that have run before.
     among
-        Operators that are to run; by default all that have not.
+        Operators that are to run; by default all that have not run.
     memory
-        Maximum number of bytes of the tables, which grow as needed.
+        Largest number of bytes of the tables, which grow as needed.
     """
 
     def __init__(
@@ -103,7 +106,7 @@ class SetSearch:
         if among is not None:
             self._allowed[np.asarray(among, np.int64)] = 1
         self._goal = n if among is None else len(done) + len(among)
-        # Random numbers of all operators, for hashing sets. Lazy operators are members of sets as well.
+        # Sets are hashed with random numbers of their operators. Lazy operators are members of sets as well.
         self._random = np.random.default_rng(20_240_607).integers(0, 1 << 63, (n, 2), np.int64).astype(np.uint64)
         self._most = max(PARAMS.fewest, int(memory / (8 * self._words + 700)))
         self._room = room_for(graph, self._words)
@@ -119,16 +122,19 @@ class SetSearch:
 
     @property
     def bound(self) -> int:
-        """Proven lower bound of the peak in bytes; ``upper`` if no order stays below that."""
+        """Proven lower bound of the peak in bytes; ``upper`` if it is proven that no order stays below ``upper``."""
         return min(self.upper, int(self._state[BOUND]))
 
     @property
     def sets(self) -> int:
-        """Number of sets examined."""
+        """Number of sets that were examined."""
         return int(self._state[POPS])
 
     def run(self, should_stop: Callable[[], bool], sets: int | None = None) -> int:
-        """Search until there is an outcome, ``should_stop`` says so, or ``sets`` more are examined; returns the outcome."""
+        """Search until there is an outcome, ``should_stop`` returns True, or ``sets`` more sets are examined.
+
+        Returns the outcome, which is RUNNING if the search is not finished.
+        """
         slice_ = max(20, PARAMS.slice // (len(self._graph.waits) + 50))
         until = None if sets is None else self.sets + sets
         while self.outcome == RUNNING and not should_stop() and (until is None or self.sets < until):
@@ -151,7 +157,7 @@ class SetSearch:
         return self.outcome
 
     def order(self) -> list[int]:
-        """The order that was found, first to last."""
+        """The order that was found, from the first operator to the last."""
         parts: list[Ints] = []
         at = int(self._state[GOAL])
         while at > 0:
@@ -215,7 +221,7 @@ def _push(heap: Ints, size: int, node: int, key: Ints, done: Ints, live: Ints) -
 
 @njit_inner
 def _pop(heap: Ints, size: int, key: Ints, done: Ints, live: Ints) -> int:
-    """Remove the first node from the heap and store it behind the last; returns the new size."""
+    """Remove the first node from the heap and store it behind the last node; returns the new size."""
     first, size = heap[0], size - 1
     node = heap[size]
     at = 0
@@ -240,10 +246,11 @@ def search_sets(
 ) -> int:
     """Expand up to ``pops`` nodes, best first; returns an outcome.
 
-    ``goal`` is the number of operators that have run at the end; orders of ``upper`` bytes or more are dropped. ``random``
-    [ops, 2] has random numbers for hashing. ``state`` (indices above), ``nodes`` and ``sets`` are kept between calls.
+    ``goal`` is the number of operators that have run at the end. Orders whose peak is ``upper`` bytes or more are dropped.
+    ``random`` [ops, 2] has random numbers for hashing. ``state`` (with the indices :data:`CLOSED` and so on), ``nodes`` and
+    ``sets`` keep the search from one call to the next.
     """
-    # The arrays are unpacked because numba would count references to the members of a tuple in every iteration.
+    # The arrays are unpacked, because numba would count references to the members of a tuple in every iteration.
     node_key, node_live, node, node_hash, heap, node_table = nodes
     closed_bits, closed, pool, closed_table = sets
     n, words = len(g.waits), closed_bits.shape[1]
@@ -325,14 +332,14 @@ def search_sets(
                     child_two ^= random[maker, 1]
                     more += 1
             slot = np.int64(child_one & np.uint64(node_mask))
-            known = False
+            is_dominated = False
             while node_table[slot] >= 0:
                 other = node_table[slot]
                 if node_hash[other, 0] == child_one and node_hash[other, 1] == child_two:
-                    known = node_key[other] <= key
+                    is_dominated = node_key[other] <= key
                     break
                 slot = (slot + 1) & node_mask
-            if known:
+            if is_dominated:
                 continue
             new = state[NODES]
             state[NODES] += 1
@@ -346,7 +353,7 @@ def search_sets(
 
 @njit
 def _refill(state: Ints, random: Bits2D, nodes: Nodes, sets: Sets) -> None:
-    """Rebuild the hash tables of a search; of equal nodes the later one, which has the lower peak, is entered."""
+    """Rebuild the hash tables of a search. Of nodes with equal sets, the latest one, which has the lowest peak, is entered."""
     closed_bits, closed_table, node_hash, node_table = sets.bits, sets.table, nodes.hashes, nodes.table
     closed_mask, node_mask = len(closed_table) - 1, len(node_table) - 1
     for at in range(1, state[CLOSED]):

@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Data:
-    """Buffers of a problem or of an independent part of it; every array is int64.
+    """The buffers of a problem, or of an independent part of it, as arrays of int64. *n* is the number of buffers.
 
     Time is compressed to *sections*, numbered from 0. They are the moments at which the set of live buffers is maximal, that
     is, not contained in the set of another moment nearby. Two buffers are live at the same time if and only if they share a
@@ -45,7 +45,7 @@ class Data:
     first: Ints
     """[pieces] first section of each piece."""
     last: Ints
-    """[pieces] section after the last one of each piece."""
+    """[pieces] section after the last section of each piece."""
     unit: int
     """Bytes of a unit: the greatest common divisor of all sizes, alignments, fixed offsets and overlap distances."""
     sections: int
@@ -63,7 +63,7 @@ class Data:
 
     @property
     def end(self) -> Ints:
-        """[n] section after the last one of each buffer."""
+        """[n] section after the last section of each buffer."""
         return self.last[self.piece[1:] - 1]
 
     @property
@@ -73,7 +73,7 @@ class Data:
 
     @property
     def is_plain(self) -> bool:
-        """Whether there is at least one buffer, and no fixed offset, no gap and no overlap. Some searches need this."""
+        """Whether there is at least one buffer, and no fixed offset, gap or overlap. Some searches support only such data."""
         return len(self.size) > 0 and not self.has_gaps and not len(self.overlaps) and bool((self.fixed < 0).all())
 
     def load(self) -> Ints:
@@ -119,9 +119,10 @@ def build(problem: Problem) -> Data:
 
 
 def _sections(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
-    """First section of each piece, the section after its last one, and the number of sections.
+    """First section of each piece, the section after the last section of each piece, and the number of sections.
 
-    A section ends at each moment at which a piece ends and the event before was the start of a piece.
+    ``start`` and ``end`` are the half-open intervals of the pieces. A section ends at each moment at which a piece ends and the
+    event before was the start of a piece.
     """
     n = len(start)
     # Lives are half-open intervals, so at the same moment ends come before starts.

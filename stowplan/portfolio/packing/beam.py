@@ -1,21 +1,21 @@
 """Beam search from the bottom up: it extends many partial packings in parallel and keeps those that waste least.
 
 A *state* is a partial packing. It consists of a skyline, that is, how high the placed buffers reach in each section, and of the
-buffers that wait to be placed. A state has two kinds of successors. Either the lowest valley of the skyline takes a buffer
-whose life lies within it; the part of the valley before that buffer is then closed. Or the valley is raised to its lower
-neighbour.
+buffers that wait to be placed. A *valley* is a lowest stretch of the skyline. A state has two kinds of successors. Either the
+first valley takes a buffer whose life lies within it, or the whole valley is raised to its lower neighbour. If it takes a
+buffer, the part of the valley before that buffer is *closed*, that is, raised to the top of the buffer or to the neighbour
+before the valley, whichever is lower.
 
 For a given height, every section can waste at most the height minus its load. A state is dropped once some section has wasted
 more. The others are ranked by three quantities: the waste, weighted so that it counts more in sections that can spare less; the
-area that the placed buffers cover; and how long these buffers live, because short ones are easily placed later. Of several
-states that have placed the same buffers only the best is kept. Beam search guided by waste is among the best methods for strip
-packing and cutting (Libralesso and Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO challenge glass cutting
-problem", 2021).
+area that the placed buffers cover; and how long these buffers live, because buffers with short lives are easily placed later.
+Of several states that have placed the same buffers, only the best is kept. Beam search guided by waste is among the best
+methods for strip packing and cutting (Libralesso and Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO
+challenge glass cutting problem", 2021).
 
-Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
-
-:class:`Part` runs beams of many widths, forwards and backwards in time, at the bound and at heights between bound and best
-plan.
+:class:`Part` runs beams of many widths, forwards and backwards in time, at the bound and at heights between the bound and the
+best plan. Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of
+buffers.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from stowplan.portfolio.packing import canonical
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.orders import Floats
 
+#: A number of units that is larger than any height.
 _FAR = 1 << 62
 
-#: Numbers of times that the valley of a state is raised before a buffer is placed: 0 and 1.
+#: Before a buffer is placed, the valley of a state is raised fewer than this many times: not at all, or once.
 _RAISES = 2
 
 
@@ -44,25 +45,25 @@ class BeamParameters(Parameters, frozen=True):
     """Parameters of beam search."""
 
     successors: int = 40
-    """Maximum number of successors for each state of the beam width."""
+    """Successors of all states of a level, divided by the beam width, that are examined at most."""
     spare: float = 0.01
-    """Part of the height that is added to what a section can waste: without it, the first unit that the fullest section wastes
+    """Part of the height that is added to what a section can waste. Without it, the first unit that the fullest section wastes
     would outweigh everything else.
     """
     numbers: int = 12_000_000
-    """Numbers in the arrays of all states, which limits the beam width."""
+    """Integers and floats that the arrays of all states have at most, which limits the beam width."""
     at_bound: int = 1000
     """Width in states of the narrowest beam at the bound or capacity; the widths of restarts follow Luby's sequence."""
     above: int = 300
     """Width in states of the narrowest beam at heights above the bound."""
     aims: tuple[float, ...] = (0.5, 0.8, 0.3)
-    """Parts of the way from the bound to the best height at which beams look for plans, one after the other: a beam that misses
-    the bound mostly finds such a plan.
+    """Parts of the way from the bound (0) to one unit below the best height (1) at which beams look for plans, one after the
+    other. A beam that finds no plan at the bound mostly finds one there.
     """
     halves: tuple[int, ...] = (5, 6, 4, 5, 8)
-    """Twice the exponent of the mean life in the score of a state, run by run."""
+    """Twice the exponent of the mean life in the score of a state. The runs take these values in turn."""
     noises: tuple[float, ...] = (0.0, 0.1, 0.1, 0.05)
-    """Part of the score of a state that is added to it at random, run by run."""
+    """Largest part of the score of a state that is added to it at random. Every two runs take the next of these values."""
 
 
 PARAMS = parameters(BeamParameters, __name__)
@@ -73,14 +74,18 @@ _BASE_WASTE = 0.01
 
 
 class SortedBuffers(NamedTuple):
-    """The buffers as columns, sorted by their begin. All arrays but the last are [n]."""
+    """The buffers as columns, sorted by the sections in which their lives begin."""
 
     size: Ints
+    """[n] sizes in units."""
     align: Ints
+    """[n] alignments in units."""
     begin: Ints
+    """[n] first section of each life."""
     end: Ints
+    """[n] section after the last one of each life."""
     first: Ints
-    """[sections + 1] for each section the first buffer that begins in it or later."""
+    """[sections + 1] for each section, the first buffer that begins in it or later."""
 
 
 class States(NamedTuple):
@@ -103,7 +108,7 @@ class States(NamedTuple):
 
 
 def _states(count: int, n: int, sections: int) -> States:
-    """Arrays for ``count`` states."""
+    """Arrays for ``count`` states of a problem with n buffers."""
     level, left = np.empty((count, sections), np.int64), np.empty((count, sections), np.int64)
     waste, area, lives = np.zeros(count), np.zeros(count), np.zeros(count)
     return States(level, left, np.empty((count, n), np.int8), waste, area, lives, np.zeros(count, np.int64))
@@ -140,7 +145,7 @@ class Beam:
     def pack(
         self, height: int, width: int, halves: int, chance: np.random.Generator, noise: float, should_stop: Callable[[], bool]
     ) -> tuple[Ints | None, int]:
-        """Look for a plan within a height.
+        """Run one beam search for a plan within a height.
 
         Parameters
         ----------
@@ -153,14 +158,14 @@ class Beam:
         chance
             Source of the noise, and of the random numbers that sets of buffers are hashed with.
         noise
-            Part of the score of a state that is added to it at random.
+            Largest part of the score of a state that is added to it at random.
         should_stop
             Called after each level of the beam, that is, after each placed buffer.
 
         Returns
         -------
         tuple
-            Offsets [n] in units, or None if no plan was found, and the number of states in all levels.
+            Offsets [n] in units, or None if no plan was found; and the number of states in all levels.
         """
         n, sections = len(self._order), self._sections
         width = min(width, self.widest)
@@ -209,7 +214,7 @@ class Beam:
 
 @njit_inner
 def _lowest(level: Ints, state: int, sections: int) -> tuple[int, int]:
-    """The lowest valley ``[since, until)``, the first one among equals; ``since`` is -1 if no buffer waits."""
+    """The valley ``[since, until)`` of a state, the first one if there are several; ``since`` is -1 if no buffer waits."""
     floor, since = _FAR, -1
     for s in range(sections):
         if level[state, s] < floor:
@@ -222,14 +227,14 @@ def _lowest(level: Ints, state: int, sections: int) -> tuple[int, int]:
 
 @njit_inner
 def _raise(level: Ints, state: int, since: int, until: int, wall: int) -> None:
-    """Raise a valley to the level ``wall``. It is a loop because slices take several times as long to compile."""
+    """Raise a valley to the level ``wall``. This is a loop, because slices take several times as long to compile."""
     for s in range(since, until):
         level[state, s] = wall
 
 
 @njit_inner
 def _lower_wall(level: Ints, state: int, since: int, until: int, sections: int) -> int:
-    """Level of the lower neighbour of a valley; ``_FAR`` if it has none."""
+    """Level of the lower neighbour of a valley; ``_FAR`` if the valley has no neighbour."""
     wall = _FAR if since == 0 else level[state, since - 1]
     return wall if until == sections else min(wall, level[state, until])
 
@@ -247,7 +252,7 @@ def expand(
     score: Floats,
     raised: Ints2D,
 ) -> int:
-    """Find the successors of ``count`` states; returns their number.
+    """Find the successors of ``count`` states; returns the number of successors.
 
     Parameters
     ----------
@@ -260,13 +265,14 @@ def expand(
     halves
         Twice the exponent of the mean life in the score.
     children
-        [3, most successors] output: for each successor its state, how often the valley was raised, and the placed buffer.
+        [3, most successors] output: for each successor the state that it comes from, how often the valley was raised, and the
+        placed buffer.
     score
         [most successors] output: the score of each successor; smaller is better.
     raised
         [1, sections] scratch space.
     """
-    # The arrays are unpacked because numba would count references to the members of a tuple in every iteration.
+    # The arrays are unpacked, because numba would count references to the members of a tuple in every iteration.
     size, align, begin, end, first = buffers
     level, left, waits, waste, area, lives, _ = states
     sections, filled, max_children = len(waste_weight) - 1, 0, len(score)
@@ -278,7 +284,7 @@ def expand(
             since, until = _lowest(raised, 0, sections)
             floor = raised[0, since]
             before = _FAR if since == 0 else raised[0, since - 1]
-            # ``slack`` is how much every closed section before the buffer may still waste.
+            # ``slack`` is the number of units that each section of the valley before the buffer can still waste.
             closed, slack = since, _FAR
             for i in range(first[since], first[until]):
                 while closed < begin[i]:
@@ -336,7 +342,7 @@ def next_level(
     placed: Ints,
     offset: Ints,
 ) -> int:
-    """Build the states of the next level from the best successors, in the order of ``ranked``; returns their number.
+    """Build the states of the next level from the best successors, in the order of ``ranked``; returns the number of states.
 
     Successors that waste too much are left out, and so are all but the first of those that have placed the same buffers.
 
@@ -349,7 +355,7 @@ def next_level(
     table
         Scratch space for a hash table of the sets; its length is a power of two.
     parent, placed, offset
-        [most states] output: for each new state its predecessor, the placed buffer and its offset in units.
+        [most states] output: for each new state its predecessor, the placed buffer, and the buffer's offset in units.
     """
     size, align, begin, end, first = buffers
     level, left, waits, waste, area, lives, key = old
@@ -388,7 +394,7 @@ def next_level(
         for s in range(begin[i], end[i]):
             new_left[count, s] -= size[i]
             new_level[count, s] = top if new_left[count, s] > 0 else _FAR
-        # If no waiting buffer lives within the lowest valley, the only thing to do is to raise it.
+        # If no waiting buffer lives within the valley, the only possible step is to raise the valley.
         fits = True
         since, until = _lowest(new_level, count, sections)
         while fits and since >= 0:
@@ -436,8 +442,8 @@ class Part(canonical.Part):
     def next_target(self, capacity: int | None, floor: int) -> tuple[int, int]:
         """The height to try next, and the width of the beam in states.
 
-        The height is the capacity, if there is one. Otherwise it is the bound or some height between bound and best plan,
-        whichever of the two has taken less work so far.
+        The height is the capacity, if there is one. Otherwise it is the bound or some height between the bound and the best
+        plan, whichever of the two has taken less work so far.
         """
         self._at_bound = capacity is not None or self.best is None or self._spent[True] <= self._spent[False]
         turn = self._turn = next(self._turns[self._at_bound])

@@ -1,8 +1,13 @@
 """The candidates for packing, as functions of (problem, context).
 
-If the problem has a capacity, any plan within it is as good as another, so that all candidates end with the first one. Problems
-with reuse penalties, for which that is not so, have candidates of their own (:mod:`.penalties`).
-Candidates of other kinds, such as operator order, call these functions for packing problems of their own (:class:`InnerRun`).
+A *candidate* is one method of a run of ``solve``, which reports plans and bounds to its context. If the problem has a capacity,
+any plan within it is as good as another, so all candidates end with the first one. That is not so for problems with reuse
+penalties, which have candidates of their own (:mod:`.penalties`). Candidates of other kinds, such as operator order, call these
+functions for packing problems of their own (:class:`InnerRun`).
+
+An *overlap* permits a buffer to share bytes with one that is still live. A *gap* is a time within the life of a buffer in which
+it takes no bytes. The *load* of a moment is the sum of the sizes of the buffers that are live; its maximum is a lower bound of
+the height. Buffers, units and sections are those of :class:`stowplan.portfolio.packing.arrays.Data`.
 """
 
 from __future__ import annotations
@@ -36,21 +41,22 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the candidates."""
 
     least_rounds: int = 8
-    """Minimum number of placements from the bottom up in deterministic runs."""
+    """Placements of all buffers from the bottom up that a deterministic run makes at least."""
     climbs_before_beams: int = 60
     """Rounds of hill climbing over orders before beam search starts."""
     few_buffers: int = 1500
-    """Buffers up to which placing in an order, which compares all pairs, is quick."""
+    """Buffers up to which they are placed in simple orders, which compares all pairs and is slow if there are more."""
     many_buffers: int = 200_000
     """Buffers above which placing from the peaks is skipped, because it may run long without looking at the clock."""
     few_orders: tuple[int, ...] = (0, 2)
-    """Numbers of the orders from which ``climb`` starts: by size, and by size and sections lived through."""
+    """Numbers of the orders (:func:`.orders.greedy_keys`) from which ``climb`` starts: by size, and by size and by the number
+    of sections that a buffer lives through."""
     apart_share: float = 0.7
     """Part of the remaining time in which a candidate looks for plans without overlaps, if the problem has overlaps."""
     quick_placed: int = 40_000
     """Buffers that the presolver places while it improves its best plan without overlaps: some tenths of a second."""
     explain_seconds: float = 3.0
-    """Seconds that the explanation of an infeasible problem may always take."""
+    """Seconds that the search for an explanation of an infeasible problem may take even if the proof was quicker."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
@@ -59,22 +65,23 @@ PARAMS = parameters(SearchParameters, __name__)
 def search(problem: Problem, context: Context) -> None:
     """The main heuristic: greedy placement in simple orders, then beam search.
 
-    If there are gaps or fixed offsets, hill climbing over the orders takes the place of beam search: buffers that ended too
-    high are placed earlier in the next round. Problems with many buffers are placed from the bottom up along the skyline.
+    If there are gaps, overlaps or fixed offsets, hill climbing over the orders takes the place of beam search: buffers that
+    ended too high are placed earlier in the next round. Many buffers without gaps, overlaps and fixed offsets are placed from
+    the bottom up instead (:mod:`.skyline`).
     """
     _search(problem, context, range(orders.PEAK + 1), "orders", 0)
 
 
 def apart(problem: Problem, context: Context) -> None:
-    """:func:`search` on the problem without its overlaps, then hill climbing with them."""
+    """A heuristic for problems with overlaps: :func:`search` without the overlaps, then hill climbing with them."""
     _run_without_overlaps(search, problem, context, "apart")
 
 
 def _run_without_overlaps(find: Search, problem: Problem, context: Context, source: str) -> None:
-    """Run a candidate on the problem without its overlaps, then improve the best plan by hill climbing that uses them.
+    """Run the candidate ``find`` on the problem without its overlaps, then improve the best plan by hill climbing with them.
 
-    Every plan without overlaps is also valid with them. A deterministic run spends all the work that it would spend on the
-    problem without overlaps, so that permitting overlaps never makes its plan higher.
+    Every plan without overlaps is also valid with them. In a deterministic run, ``find`` does all the work that it would do on
+    the problem without overlaps, so that permitting overlaps never makes its plan higher.
     """
     if report_if_overloaded(context, find_overload(problem)):
         return
@@ -97,15 +104,15 @@ def _run_without_overlaps(find: Search, problem: Problem, context: Context, sour
 def _climb_with_overlaps(
     problem: Problem, context: Context, data: Data, offsets: Ints, rounds: int | None, source: str
 ) -> None:
-    """Hill climbing from a plan, on the problem with its overlaps."""
+    """Hill climbing on the problem with its overlaps, from the plan with ``offsets`` [n], in units."""
     report = functools.partial(_report_plan, problem, context, data)
     HeuristicSearch(data, _target(problem, data), context.seed(), report, context.closed).climb_from(offsets, source, rounds)
 
 
 def _without_overlap_support(source: str) -> Callable[[Search], Search]:
-    """Decorator for candidates that do not support overlaps: they solve the problem without them.
+    """Decorator for candidates that do not support overlaps: they solve the problem without its overlaps.
 
-    :func:`_run_without_overlaps` says how. Their bounds, which hold only for plans that share no bytes, are dropped.
+    :func:`_run_without_overlaps` says how. Their bounds, which hold only for plans without overlaps, are not reported.
     """
 
     def decorate(find: Search) -> Search:
@@ -129,9 +136,10 @@ def climb(problem: Problem, context: Context) -> None:
 
 
 def _place_from_peaks(problem: Problem, context: Context) -> None:
-    """Place outward from one peak or several, with stacks of several kinds.
+    """Place outward from one or several peaks of the load (:mod:`.peaks`), with stacks of several kinds.
 
-    Afterwards go on with random variations as long as no other candidate has found a lower plan.
+    Afterwards go on with random variations as long as no other candidate has found a lower plan. Deterministic runs make no
+    random variations.
     """
     if len(problem.buffers) > PARAMS.many_buffers or report_if_overloaded(context, find_overload(problem)):
         return
@@ -141,7 +149,7 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
     target, best = _target(problem, data), None
     run = peaks.Peaks(data, target, context.seed(), context.closed)
     tries = itertools.chain(((count, ways, False) for count, ways in run.tries()), itertools.repeat((1, peaks.WAYS, True)))
-    # Each of the first tries takes ten sweeps or more.
+    # A try counts as ten placements of all buffers, because each of the first tries takes ten sweeps or more.
     max_tries = context.work(work_rates.PACKING_PLACED, 10 * len(data.size), least=1)
     for count, ways, at_random in itertools.islice(tries, max_tries):
         shared_best = context.incumbent()[0]
@@ -158,7 +166,11 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
 
 
 def _search(problem: Problem, context: Context, chosen_orders: Collection[int], source: str, stream: int) -> None:
-    """Search by beams, skylines or orders, whichever suits the problem; ``stream`` is the number of its random numbers."""
+    """Search by beams, skylines or orders, whichever suits the problem.
+
+    ``chosen_orders`` are the numbers of the orders to use, ``source`` is the name under which plans are reported, and
+    ``stream`` is the stream of random numbers (:meth:`Context.seed`).
+    """
     if report_if_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
@@ -191,11 +203,12 @@ def exact(problem: Problem, context: Context) -> None:
 
 @_without_overlap_support("canonical2")
 def canonical2(problem: Problem, context: Context) -> None:
-    """A second exact search with other orders. How long one takes is a matter of luck, and the luckier of two ends sooner."""
+    """A second exact search with other orders. How long a search takes is a matter of luck, and the luckier one ends sooner."""
     _exact(problem, context, "canonical2", 1, simple_orders=False)
 
 
 def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, simple_orders: bool = True) -> None:
+    """Exact search with the random numbers of one stream; ``simple_orders`` says whether it begins with simple orders."""
     began = time.monotonic()
     if report_if_overloaded(context, find_overload(problem)):
         return
@@ -210,7 +223,7 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
 
 @_without_overlap_support("beam2")
 def beam2(problem: Problem, context: Context) -> None:
-    """A second beam search with another seed, because how long one takes is a matter of luck."""
+    """A second beam search with another seed, because how long a search takes is a matter of luck."""
     if not report_if_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         if len(data.size) > 0:
@@ -218,7 +231,10 @@ def beam2(problem: Problem, context: Context) -> None:
 
 
 def _search_by_beams(problem: Problem, context: Context, data: Data, source: str, stream: int = 0) -> None:
-    """Placement in simple orders (the baseline is one of them), a few rounds of climbing from the best, then beam search."""
+    """Place in simple orders, climb from the best for a few rounds, then run beam search.
+
+    The first of the simple orders makes the plan of the baseline ``greedy``.
+    """
     best: Ints | None = None
 
     def improved(height: int, offsets: Ints, source: str) -> None:
@@ -237,7 +253,10 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
 
 
 def _report_plan(problem: Problem, context: Context, data: Data, height: int, offsets: Ints, source: str) -> None:
-    """Report a plan, of ``height`` in units, if it is within the capacity; of a baseline that is not, report that."""
+    """Report a plan if its ``height``, in units, is within the capacity.
+
+    If the baseline ``greedy`` exceeds the capacity, report that it has no plan.
+    """
     if problem.capacity is None or height * data.unit <= problem.capacity:
         context.plan(arrays.export_plan(problem, data, offsets), source)
     elif source == "greedy":
@@ -247,7 +266,7 @@ def _report_plan(problem: Problem, context: Context, data: Data, height: int, of
 def _run_and_report(problem: Problem, context: Context, data: Data, search: canonical.CanonicalSearch, source: str) -> None:
     """Run a search that raises the bound and lowers the height until they meet.
 
-    Reports each better plan and bound, and passes on to the search the plans and bounds of other candidates.
+    Each better plan and bound is reported. The search also receives the plans and bounds of other candidates.
     """
 
     def improved() -> None:
@@ -279,7 +298,10 @@ def _run_and_report(problem: Problem, context: Context, data: Data, search: cano
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small problems with overlaps: simple orders, a few rounds of climbing, then the CP-SAT model."""
+    """The presolver of small problems with overlaps: simple orders, a few rounds of climbing, then the CP-SAT model.
+
+    The heuristics run twice: with the overlaps, and without them followed by hill climbing with them.
+    """
     if includes_heuristics(context) and not report_if_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         run = HeuristicSearch(
@@ -314,6 +336,7 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def _solve_model(problem: Problem, context: Context, seconds: float | None = None) -> None:
+    """Solve the CP-SAT model, for at most ``seconds`` if that is not None, and report its plans, bounds and proofs."""
     if report_if_overloaded(context, find_overload(problem)):
         return
     from stowplan.models.packing import cpsat as model
@@ -329,10 +352,11 @@ def _solve_model(problem: Problem, context: Context, seconds: float | None = Non
 
 
 def _explain(problem: Problem, context: Context, source: str, began: float) -> None:
-    """Report that no plan fits, with a conflict that explains it.
+    """Report that no plan fits, with a conflict that explains it: a few buffers that cannot be packed in a span of time.
 
-    Finding the conflict takes no longer than the proof did, or than :attr:`SearchParameters.explain_seconds`. With overlaps
-    there is no explanation, because the search for conflicts does not support them.
+    Finding the conflict may take as long as the proof, which began at ``began`` on the monotonic clock, or
+    :attr:`SearchParameters.explain_seconds` if that is longer, but at most half of the time that is left. With overlaps there
+    is no explanation, because the search for conflicts does not support them.
     """
     if problem.overlaps:
         context.proven_infeasible(source)
@@ -354,7 +378,7 @@ def _target(problem: Problem, data: Data) -> int:
 
 
 def in_units(plan: Plan, data: Data) -> Ints:
-    """The offsets [n] of a plan, in units."""
+    """The offsets [n] of a plan in units, in the order of ``data``."""
     return np.array(plan.offsets, np.int64)[data.numbers] // data.unit
 
 
@@ -366,13 +390,14 @@ class InnerRun(Context):
     outer
         The context of the calling candidate.
     seconds
-        How long to search.
+        How long to search, in seconds.
     work
         The work limit in a deterministic run, in seconds of an idle machine; ``seconds`` if it is None.
     bound
-        A proven lower bound of the height in bytes. None if any plan will do, as it does if there is a capacity.
+        A proven lower bound of the height in bytes. None if the search may end with any plan, for example because there is a
+        capacity.
     is_over
-        Says whether to end before ``seconds`` are over.
+        Function that says whether to end before ``seconds`` are over.
     """
 
     def __init__(
@@ -390,11 +415,11 @@ class InnerRun(Context):
         self.best: Plan | None = None
         self.lower_bound = bound
         self.why: dict[str, Any] | None = None
-        """If it is proven that nothing fits, the reason, as details for a result."""
+        """The reason, as details for a result, if it is proven that no plan fits; otherwise None."""
 
     @property
     def is_settled(self) -> bool:
-        """Whether the best plan is proven optimal, or it is proven that nothing fits."""
+        """Whether the search may end: the plan is proven optimal, any plan will do, or it is proven that no plan fits."""
         if self.why is not None:
             return True
         return self.best is not None and (self.lower_bound is None or self.best.objective <= self.lower_bound)
@@ -405,12 +430,12 @@ class InnerRun(Context):
             self.best = plan
 
     def bound(self, bound: int, source: str) -> None:
-        """Keep the bound if it is the best so far, unless any plan will do."""
+        """Keep the bound if it is the best so far. Bounds are ignored if any plan will do."""
         if self.lower_bound is not None:
             self.lower_bound = max(bound, self.lower_bound)
 
     def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
-        """Keep the reason why nothing fits."""
+        """Keep the reason why no plan fits."""
         self.why = why or {}
 
     def incumbent(self) -> tuple[Plan | None, int | None]:

@@ -1,9 +1,12 @@
 """Exact search over canonical plans with restarts: it raises the bound from below and lowers the height from above.
 
-A plan is canonical if no buffer can be moved lower by itself (:mod:`stowplan.portfolio.packing.depth_first`). Each run looks
-for a plan within some height between bound and best height. The same scheme drives beam search, which finds plans and proves
-nothing. If nothing fits, :func:`find_conflict` explains why: it returns a span of time and a set of buffers that cannot be
-packed in it, both as small as possible.
+A plan is *canonical* if no buffer can be moved lower by itself (:mod:`stowplan.portfolio.packing.depth_first`). Each run of the
+depth-first search looks for a plan within some height between the bound and the best height. The same scheme drives beam search
+(:mod:`.beam`), which finds plans and proves nothing. If no plan fits into the capacity, :func:`find_conflict` explains why: it
+returns a span of time and a set of buffers that cannot be packed in it, both as small as possible.
+
+Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`. A *part* is a set of buffers whose
+lives do not meet those of the others, so that it can be packed independently.
 """
 
 from __future__ import annotations
@@ -30,12 +33,12 @@ class TreeSearchParameters(Parameters, frozen=True):
     shortest_run: int = 3000
     """Nodes of the shortest run; the lengths of restarts follow Luby's sequence."""
     aims: tuple[float, ...] = (1.0, 0.7, 0.85)
-    """Parts of the way from the bound to just below the best height at which the runs look for plans, one after the other,
-    unless they look at the bound itself. A plan a little lower may be out of reach although one at this height is found at
-    once.
-    """
+    """Parts of the way from the bound (0) to one unit below the best height (1). Runs that do not look for a plan at the bound
+    look for one at these heights, one after the other. At one of them a plan may be found at once, although one a little lower
+    is out of reach."""
     bound_runs: int = 64
-    """Every second run is at the bound, which is often the optimum. After this number of runs at the bound, every fourth is."""
+    """Runs at the bound after which only every fourth run is there. Before, every second run is at the bound, because it is
+    often the optimum."""
 
 
 PARAMS = parameters(TreeSearchParameters, __name__)
@@ -52,19 +55,23 @@ class Part:
     """The search state of one independent part of a problem; all heights are in units."""
 
     data: Data
+    """The buffers of the part."""
     offsets: Ints
     """[n] offsets of the best plan so far in units; empty if there is none."""
     bound: int
     """Proven lower bound of the height."""
     seed: int
+    """Seed of the random orders."""
     simple_orders: bool = True
     """Whether the first runs place buffers of equal offset in orders by single features."""
     best: int | None = None
-    """Height of the best plan so far."""
+    """Height of the best plan so far; None if there is none."""
     runs: int = 0
     """Number of runs so far."""
     _bound_runs: int = 0
+    """Number of runs so far that looked for a plan at the bound."""
     _keys: Iterator[orders.Floats] = field(init=False)
+    """The keys [n] by which the next runs order buffers of equal offset."""
 
     def __post_init__(self) -> None:
         self._keys = orders.random_keys(self.data, self.seed, self.simple_orders)
@@ -79,7 +86,7 @@ class Part:
         Parameters
         ----------
         capacity
-            Capacity in units, None if the problem asks for the least height.
+            Capacity in units; None if the problem asks for the least height.
         floor
             Lower bound of the height of the whole problem, in units.
         """
@@ -93,7 +100,11 @@ class Part:
         return low + int(PARAMS.aims[turn % len(PARAMS.aims)] * (self.best - 1 - low)), luby(turn // len(PARAMS.aims) + 1)
 
     def run(self, height: int, length: int) -> int:
-        """Search for a plan within ``height``; returns the number of nodes. If it ends, updates ``best`` or ``bound``."""
+        """Search for a plan within ``height`` units; returns the number of nodes.
+
+        ``length`` limits the nodes, as a multiple of the shortest run. If a plan is found, it is adopted. If it is proven that
+        there is none, the bound is raised.
+        """
         self.runs += 1
         order = orders.by_key(self.data, next(self._keys))
         outcome, nodes, offsets = self._prepared.search(height, order, PARAMS.shortest_run * length)
@@ -115,10 +126,11 @@ class CanonicalSearch:
     """The search over all parts of a problem."""
 
     parts: list[Part]
+    """The independent parts."""
     capacity: int | None
     """Capacity in units; None if the problem asks for the least height."""
     floor: int = 0
-    """A bound of the height of the whole problem that other candidates have proven, in units."""
+    """A lower bound of the height of the whole problem, in units, that other candidates have proven."""
 
     @property
     def bound(self) -> int:
@@ -127,36 +139,39 @@ class CanonicalSearch:
 
     @property
     def height(self) -> int | None:
-        """Height of the plan in units, None while some part has no plan."""
+        """Height of the plan in units; None while some part has no plan."""
         heights = [part.best for part in self.parts]
         return None if None in heights else max((height for height in heights if height is not None), default=0)
 
     @property
     def infeasible(self) -> bool:
-        """Whether it is proven that nothing fits."""
+        """Whether it is proven that no plan fits into the capacity."""
         return self.capacity is not None and self.bound > self.capacity
 
     @property
     def finished(self) -> bool:
-        """Whether the plan is proven optimal or fits the capacity, or it is proven that nothing fits."""
+        """Whether the plan is proven optimal or fits into the capacity, or it is proven that no plan fits."""
         good_enough = self.bound if self.capacity is None else self.capacity
         return self.infeasible or (self.height is not None and self.height <= good_enough)
 
     def step(self) -> int:
-        """One run of the highest part, or of one that has no plan yet; returns the number of nodes."""
+        """Make one run on a part without a plan or, if all parts have one, on the highest; returns the number of nodes."""
         good_enough = self.bound if self.capacity is None else self.capacity
         waiting = [part for part in self.parts if part.best is None or part.best > good_enough]
         part = min(waiting, key=lambda run: (run.best is not None, run.runs if run.best is None else -run.best))
         return part.run(*part.next_target(self.capacity, self.bound))
 
     def adopt(self, data: Data, offsets: Ints) -> None:
-        """Take over, part by part, what is lower in a plan of the whole problem: ``offsets`` [n] of the buffers of ``data``."""
+        """Adopt a plan of the whole problem in those parts in which it is lower than the best plan so far.
+
+        ``offsets`` [n], in units, belong to the buffers of ``data``.
+        """
         index = {int(number): at for at, number in enumerate(data.numbers)}
         for part in self.parts:
             part.adopt(offsets[[index[int(number)] for number in part.data.numbers]])
 
     def run(self, improved: Callable[[], None], should_stop: Callable[[], bool], node_limit: int | None = None) -> int:
-        """Search until it is finished, stopped, or has used ``node_limit`` nodes; returns their number.
+        """Search until the search is finished or stopped, or has used ``node_limit`` nodes; returns the number of nodes.
 
         ``improved`` is called after each better plan or bound.
         """
@@ -190,7 +205,8 @@ def start(
     seed
         Seed of the random orders.
     offsets
-        Offsets [n] in units of a plan to start from; by default, without a capacity, first fit by size.
+        Offsets [n] in units of a plan to start from. By default, a search without a capacity starts from first fit by size, and
+        one with a capacity from no plan.
     simple_orders
         Whether to begin with orders by single features of the buffers.
     part_type
@@ -205,7 +221,7 @@ def start(
     if offsets is not None:
         whole_search.adopt(data, offsets)
     elif capacity is None:
-        # Without a first height, runs could only look at the bound.
+        # Without a plan, all runs would look for one at the bound.
         for part in parts:
             placed = search.Placements(part.data, lambda: False).first_fit(part.data.size.astype(float))
             if placed is not None:
@@ -213,17 +229,18 @@ def start(
     return whole_search
 
 
-#: Number of buffers that an explanation names.
+#: Largest number of buffers that an explanation names.
 _NAMED = 6
 
 
 @dataclass(frozen=True)
 class Conflict:
-    """Buffers that do not fit into the capacity during a span of time, wherever all other buffers go."""
+    """Buffers that do not fit into the capacity during a span of time, wherever all other buffers are placed."""
 
     start: int
+    """First moment of the span, which is half-open: ``[start, end)``."""
     end: int
-    """The half-open span ``[start, end)``; only the part of each life that lies in it counts."""
+    """First moment after the span. Only the part of each life that lies in the span counts."""
     buffers: tuple[int, ...]
     """Numbers of the buffers, ascending."""
     irreducible: bool
@@ -245,7 +262,7 @@ class Conflict:
 
 
 def clip(problem: Problem, numbers: Sequence[int], start: int, end: int) -> Problem:
-    """The problem with only these buffers, and with only the part of their lives that lies in ``[start, end)``."""
+    """The problem with only the buffers ``numbers``, and with only the part of their lives that lies in ``[start, end)``."""
     clipped: list[Buffer] = []
     for number in numbers:
         buffer = problem.buffers[number]
@@ -257,7 +274,7 @@ def clip(problem: Problem, numbers: Sequence[int], start: int, end: int) -> Prob
 
 
 def find_conflict(problem: Problem, seed: int, node_limit: int, should_stop: Callable[[], bool]) -> Conflict:
-    """Find a small conflict: shorten the time, then leave out buffers, as long as the rest provably does not fit.
+    """Find a small conflict: shorten the span of time, then leave out buffers, as long as the rest provably does not fit.
 
     Parameters
     ----------
@@ -269,13 +286,14 @@ def find_conflict(problem: Problem, seed: int, node_limit: int, should_stop: Cal
         Nodes that all these searches may use together. If they are not enough, the conflict is valid, but it may not be
         irreducible.
     should_stop
-        Ends the search for a smaller conflict, with the same effect.
+        Function that ends the search for a smaller conflict, with the same effect as ``node_limit``.
     """
     return _DeletionFilter(problem, seed, node_limit, should_stop).run()
 
 
 class _DeletionFilter:
-    """A deletion filter (Chinneck and Dravnieks 1991): it drops moments and buffers that infeasibility does not depend on."""
+    """A deletion filter (Chinneck and Dravnieks 1991): it drops moments and buffers without which the rest still does not
+    fit."""
 
     def __init__(self, problem: Problem, seed: int, node_limit: int, should_stop: Callable[[], bool]):
         self._problem = problem
@@ -285,7 +303,8 @@ class _DeletionFilter:
     def run(self) -> Conflict:
         moments = sorted({moment for buffer in self._problem.buffers for piece in buffer.pieces for moment in piece})
         numbers = [number for number, buffer in enumerate(self._problem.buffers) if buffer.size > 0]
-        # Buffers that do not fit in a span do not fit in a longer one either, so that bisection finds both ends.
+        # Buffers that do not fit in a span do not fit in a longer one either, so bisection finds both ends of the shortest
+        # span.
         ends = moments[1:-1]
         last = 1 + bisect_left(ends, True, key=lambda moment: self._refuted(numbers, moments[0], moment))
         end = moments[last]
@@ -308,7 +327,7 @@ class _DeletionFilter:
         return Conflict(start, end, tuple(sorted(remaining)), not self._is_incomplete)
 
     def _refuted(self, numbers: Sequence[int], begin: int, end: int) -> bool:
-        """Whether a search proves that these buffers do not fit between two moments."""
+        """Whether a search proves that the buffers ``numbers`` do not fit between two moments."""
         if self._should_stop():
             self._is_incomplete = True
             return False

@@ -1,7 +1,9 @@
 """Compiled depth-first search over canonical packings: those in which no buffer can be moved lower by itself.
 
-:func:`canonical_search` describes the method. Buffers, sections and units are those of
-:class:`stowplan.portfolio.packing.arrays.Data`.
+:func:`canonical_search` describes the method. Buffers, pieces, sections and units are those of
+:class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The *neighbours* of a buffer are those that are
+live at the same time. A buffer is *open* as long as it is not placed. The *place* of an open buffer is the lowest offset above
+its placed neighbours.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ import numpy as np
 from stowplan.compiled import filled, njit, records
 from stowplan.portfolio.packing.arrays import Data, Ints, neighbours
 
+#: A number of units that is larger than any height.
 _FAR = 1 << 62
 
+#: Outcomes of a search: it found a plan, it proved that there is none, or it reached its limit of nodes.
 FOUND, EXHAUSTED, LIMIT = 1, 0, -1
 
-#: The states of the machine in :func:`canonical_search`, which replaces recursion.
+#: The states of the state machine in :func:`canonical_search`, which replaces recursion.
 _ENTER, _SUCCEED, _NEXT_CANDIDATE, _NEXT_PART = 0, 1, 2, 3
 
 
@@ -33,40 +37,40 @@ class Buffer:
     begin: int
     """First section of its life."""
     end: int
-    """Section after the last."""
+    """Section after the last section of its life."""
     first_piece: int
     """First piece of its life."""
     end_piece: int
-    """Piece after the last."""
+    """Piece after the last piece of its life."""
     first_other: int
-    """Where its neighbours, the buffers that are live at the same time, start in the list of all neighbours."""
+    """Index of its first neighbour in the list of all neighbours."""
     end_other: int
-    """Where they end."""
+    """Index after its last neighbour in that list."""
     rank: int
-    """Of two buffers at equal offsets the one of lower rank is placed first."""
+    """Of two buffers at equal offsets, the one of lower rank is placed first."""
     place: int
     """Lowest offset above the placed neighbours, in units."""
     is_placed: int
-    """1 if the buffer is placed, at ``offset``."""
+    """1 if the buffer is placed, at ``offset``; otherwise 0."""
     offset: int
-    """Offset in units."""
+    """Offset in units, if the buffer is placed."""
 
 
 class Section:
-    """The state of a section in the search. A buffer is *open* as long as it is not placed."""
+    """The state of a section in the search. The *members* of a section are the buffers that are live in it."""
 
     first_member: int
-    """Where the buffers that live in the section start in the list of members."""
+    """Index of its first member in the list of all members."""
     end_member: int
-    """Where they end."""
+    """Index after its last member in that list."""
     room: int
-    """Highest offset at which the lowest of the open buffers may start, so that all of them fit above it."""
+    """Highest offset, in units, at which the lowest of the open members may start so that all of them fit."""
     open: int
-    """Number of open buffers."""
+    """Number of open members."""
     spanning: int
-    """Number of open buffers that also live in the section before."""
+    """Number of open buffers whose lives begin before this section and reach into it."""
     watched: int
-    """An open buffer that could start at ``room`` or lower when it was last examined."""
+    """A member that was open and could start at ``room`` or lower when the section was last examined."""
 
 
 class Frame:
@@ -75,29 +79,29 @@ class Frame:
     since: int
     """First section of the part."""
     until: int
-    """Section after the last."""
+    """Section after the last section of the part."""
     level: int
-    """Offset of the placement on the level before."""
+    """Offset, in units, of the buffer that was placed on the level before."""
     previous: int
-    """Rank of that placement."""
+    """Rank of the buffer that was placed on the level before."""
     open_base: int
-    """Where the open buffers of the part start in the list of open buffers, which is sorted by rank."""
+    """Index of the part's first open buffer in the list of open buffers, which is sorted by rank."""
     open_end: int
-    """Where they end."""
+    """Index after the part's last open buffer in that list."""
     candidate_base: int
-    """Where the buffers that may be placed next start in the list of candidates."""
+    """Index of the first buffer that may be placed next, in the list of candidates."""
     candidate_end: int
-    """Where they end."""
+    """Index after the last buffer that may be placed next, in that list."""
     next_candidate: int
-    """The candidate to try next."""
+    """Index of the candidate to try next."""
     raises: int
-    """Number of raised places when the level was entered; later ones are undone on the way back."""
+    """Number of changes of places when the level was entered. Later changes are undone on the way back."""
     placed: int
-    """Number of placed buffers when the level was entered, likewise."""
+    """Number of placed buffers when the level was entered. Later placements are undone on the way back."""
     scan: int
     """Section from which on to look for the next independent part after the current placement."""
     is_isolated: int
-    """1 if the current placement has no open neighbour."""
+    """1 if the buffer that is placed on this level has no open neighbour; otherwise 0."""
 
 
 class PreparedBuffers:
@@ -108,7 +112,7 @@ class PreparedBuffers:
         start, others = neighbours(data)
         owner = np.repeat(np.arange(len(data.size)), np.diff(data.piece))
         lengths = data.last - data.first
-        # The sections of every piece, one after the other.
+        # The numbers of the sections of every piece, piece by piece.
         sections = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths) + np.repeat(data.first, lengths)
         by_section = np.argsort(sections, kind="stable")
         member = np.searchsorted(sections[by_section], np.arange(data.sections + 1))
@@ -147,12 +151,13 @@ class PreparedBuffers:
         order
             [n] order in which buffers of equal offset are placed.
         limit
-            Number of nodes after which to give up.
+            Largest number of nodes.
 
         Returns
         -------
         tuple
-            ``FOUND``, ``EXHAUSTED`` (there is no such plan) or ``LIMIT``; the number of nodes; and offsets [n] in units.
+            ``FOUND``, ``EXHAUSTED`` (there is no such plan) or ``LIMIT``; the number of nodes; and the offsets [n] in units,
+            which are a plan only after ``FOUND``.
         """
         n = len(order)
         rank = np.empty(n, np.int64)
@@ -201,31 +206,32 @@ def canonical_search(
     """Depth-first search for a plan within ``capacity``; returns (FOUND, EXHAUSTED or LIMIT, number of nodes).
 
     A plan is canonical if no single buffer can be moved lower. If there is a plan, there is a canonical one. Canonical plans
-    are built by placing buffers in the order of their offsets, equal ones in the order of their ranks, each at the lowest
-    offset above its placed neighbours (Moffitt, "MiniMalloc", ASPLOS 2023). Neighbours are buffers that are live at the same
-    time, and a buffer is open until it is placed. The order allows five ways of pruning:
+    are built by placing buffers in the order of their offsets, buffers of equal offset in the order of their ranks, each at the
+    lowest offset above its placed neighbours (Moffitt, "MiniMalloc", ASPLOS 2023). The order allows five ways of pruning:
 
     - An open buffer whose place is below the last placement was passed over: it can only go on top of a neighbour that is
       still open.
-    - If some open buffer fits below a candidate, the plan with the candidate there is not canonical.
+    - If some open buffer fits below the place of a candidate, the candidate is not tried, because the open buffer would have to
+      be placed first.
     - In each section, all open buffers together must fit above the lowest place that any of them can still get.
     - A placement without open neighbours does not constrain the rest. If the rest fails, no other candidate is tried instead.
     - After a placement, parts of time that no open buffer connects are searched independently. If one of them has no plan, the
       placement fails.
 
-    The third check is most of the work. Each section therefore watches one open buffer that can still go low enough; the other
-    members are examined only when that one no longer can.
+    The third check is most of the work. Each section therefore watches one open buffer that can still go low enough. The other
+    members of the section are examined only when the watched buffer no longer can.
 
-    The tables are those of :meth:`Shape.search` and are modified. If the outcome is FOUND, the buffers have their offsets.
-    ``limit`` is a number of nodes; ``room`` is scratch space of the length :func:`_room`.
+    ``buffers``, ``sections`` and ``frames`` are the tables that :meth:`PreparedBuffers.search` makes, and they are modified. If
+    the outcome is FOUND, the buffers have their offsets. ``others`` is the list of all neighbours, ``members`` that of all
+    members of sections. ``limit`` is the largest number of nodes; ``room`` is scratch space of the length :func:`_room`.
     """
     n = len(order)
     failed_last = 0
-    # The trails for undoing: raised places with their old values, and placed buffers.
+    # Two trails serve to undo changes: the buffers with raised places, with their old places, and the placed buffers.
     max_raises = len(others) + 1
     raised, before, raises = room[:max_raises], room[max_raises : 2 * max_raises], 0
     stack, placed = room[2 * max_raises : 2 * max_raises + n], 0
-    # The lists of all frames, one after the other.
+    # The lists of open buffers and of candidates of all frames are stored one after the other.
     lists, length = 2 * max_raises + n, (n + 1) * n + 1
     opens, candidates = room[lists : lists + length], room[lists + length : lists + 2 * length]
     for m in range(n):
@@ -288,7 +294,7 @@ def canonical_search(
                     if at < floor or (at == floor and buffer.rank < previous):
                         at = raised_floor
                         if at <= section.room:
-                            # A tighter estimate: on top of the lowest of its own open neighbours.
+                            # A tighter estimate puts the buffer on top of the lowest of its own open neighbours.
                             at = _FAR
                             for k in range(buffer.first_other, buffer.end_other):
                                 other = buffers[others[k]]
@@ -301,7 +307,7 @@ def canonical_search(
                     failed_last = s
                     break
             if not dead:
-                # Sort the candidates by place, then rank. There are few of them, so insertion sort is fast.
+                # The candidates are sorted by place, then rank. There are few of them, so insertion sort is fast.
                 for m in range(frame.candidate_base, count):
                     i = candidates[m]
                     at = buffers[i].place

@@ -1,7 +1,8 @@
 """Packings that differ as little as possible from an earlier plan: within a limit on the height, few buffers are moved.
 
-Buffers are matched with those of the earlier plan by their ids. Such offsets are found by an ejection heuristic and by an exact
-model. Other kinds whose plans have offsets use these functions as well.
+The option ``--keep-close`` names the earlier plan. Buffers are matched with those of the earlier plan by their ids. Offsets
+with few changes are found by an ejection heuristic and by an exact model. Other kinds whose plans have offsets use these
+functions as well.
 """
 
 from __future__ import annotations
@@ -31,7 +32,10 @@ class Changes(ByValues):
     what = "buffer"
 
     def match_values(self, given: KeepClose) -> Sequence[int | None]:
-        """The earlier offset of each buffer, found by its id; None for a buffer that the earlier plan does not have."""
+        """The earlier offset in bytes of each buffer, found by its id; None for a buffer that the earlier plan does not have.
+
+        Raises UsageError if the earlier plan does not name its buffers and its problem is not given.
+        """
         earlier: Plan = given.plan
         buffers = earlier.buffers or (given.problem.buffers if given.problem is not None else ())
         if len(buffers) != len(earlier.offsets):
@@ -40,21 +44,21 @@ class Changes(ByValues):
         return [earlier_offsets.get(buffer.id) for buffer in self.problem.buffers]
 
     def values(self, plan: Any) -> Sequence[int]:
-        """The offsets of a plan."""
+        """The offset in bytes of each buffer in a plan."""
         offsets: tuple[int, ...] = plan.offsets
         return offsets
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """The plan with these offsets."""
+        """The plan with the offsets ``values``."""
         problem = self.problem
         return msgspec.structs.replace(make_plan(problem, values), buffers=problem.buffers, name=problem.name)
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """A function that returns the buffers that now occupy the earlier place of a buffer."""
+        """Returns a function from a buffer to the buffers that occupy its earlier place in ``plan``."""
         return colliding(buffer_boxes(self.problem, self.earlier), buffer_boxes(self.problem, plan.offsets))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Plans of at most ``ceiling`` bytes with fewer changed offsets."""
+        """Yields plans whose objective is at most ``ceiling``, with fewer and fewer changed offsets."""
         # With reuse penalties, the ceiling is a cost and says nothing about heights.
         limits = (self.problem.capacity, None if self.problem.penalties else ceiling)
         problem = with_capacity(self.problem, min(limit for limit in limits if limit is not None))
@@ -70,7 +74,7 @@ class KeepCloseParameters(Parameters, frozen=True):
     rounds: int = 8
     """Placements for each buffer on average, after which the ejection heuristic gives up."""
     most_buffers: int = 6000
-    """Buffers below which the ejection heuristic runs: it needs the neighbours of every buffer."""
+    """Buffers below which the ejection heuristic runs, because it has a list of the neighbours of every buffer."""
 
 
 PARAMS = parameters(KeepCloseParameters, __name__)
@@ -84,11 +88,11 @@ class Boxes(NamedTuple):
     start: NDArray[np.int64]
     """First moment of the box."""
     end: NDArray[np.int64]
-    """Moment after its last."""
+    """First moment after the box."""
     low: NDArray[np.int64]
-    """Its first byte."""
+    """First byte of the box."""
     high: NDArray[np.int64]
-    """The byte after its last."""
+    """First byte after the box."""
 
 
 def boxes(rows: Iterable[tuple[int, int, int, int, int]]) -> Boxes:
@@ -107,7 +111,7 @@ def buffer_boxes(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
 
 
 def colliding(earlier: Boxes, later: Boxes) -> Callable[[int], list[int]]:
-    """A function that returns, for a decision, the other decisions whose later boxes intersect its earlier ones."""
+    """Returns a function from a decision to the other decisions whose boxes in ``later`` intersect its boxes in ``earlier``."""
     order = np.argsort(earlier.owner, kind="stable")
     sorted_owners = earlier.owner[order]
 
@@ -126,7 +130,7 @@ def colliding(earlier: Boxes, later: Boxes) -> Callable[[int], list[int]]:
 def near_offsets(
     problem: Problem, earlier: Sequence[int | None], current: Sequence[int], budget: Budget, parts: int = 1
 ) -> Iterator[tuple[int, ...]]:
-    """Yield offsets with fewer changes from the earlier ones, each list better than the one before and than ``current``.
+    """Yield lists of offsets in bytes, each with fewer changes from the earlier ones than ``current`` and the list before.
 
     Parameters
     ----------
@@ -139,7 +143,7 @@ def near_offsets(
     budget
         Limits of time and work.
     parts
-        Number of packing problems that one plan consists of and that share the budget.
+        Number of packing problems that one plan consists of. They share the budget.
     """
 
     def moved(offsets: Sequence[int]) -> int:
@@ -164,7 +168,7 @@ def near_offsets(
         yield outcome.plan.offsets
 
 
-#: Space (a tier, a bank) and offset in it.
+#: The number of a space (a tier or a bank), and an offset in bytes in it.
 Place = tuple[int, int]
 
 
@@ -175,18 +179,19 @@ def near_places(
     packed_in: Callable[[int, list[int]], Problem],
     budget: Budget,
 ) -> Iterator[list[Place]]:
-    """Yield places in the same spaces with fewer changed offsets, each list better than the one before.
+    """Yield lists of places in the same spaces, each with fewer changed offsets than the list before.
 
     Parameters
     ----------
     places
         A valid place for each decision.
     earlier
-        The earlier place of each decision; None for one without.
+        The earlier place of each decision; None for a decision without one.
     spaces
         Number of spaces.
     packed_in
-        Returns the packing problem of a space and the decisions in it. Buffers of fixed offset may precede theirs.
+        Function of a space and the decisions in it. It returns a packing problem whose last buffers are those of the decisions;
+        buffers with fixed offsets may precede them.
     budget
         Limits of time and work.
     """
@@ -211,7 +216,11 @@ def near_places(
 
 
 def stacked_boxes(capacities: Iterable[int], rows: Iterable[tuple[int, int, int, Place, int]]) -> Boxes:
-    """Boxes from rows (owner, start, end, place, size). Spaces are put one above the other, so that their boxes never meet."""
+    """Boxes from rows (owner, start, end, place, size). Spaces, with their ``capacities`` in bytes, are put one above the
+    other.
+
+    Boxes of different spaces therefore never meet.
+    """
     base = [0, *accumulate(capacities)]
     return boxes(
         (owner, start, end, base[space] + offset, base[space] + offset + size)
@@ -220,23 +229,23 @@ def stacked_boxes(capacities: Iterable[int], rows: Iterable[tuple[int, int, int,
 
 
 def with_capacity(problem: Problem, ceiling: int) -> Problem:
-    """The problem with the capacity ``ceiling``, but no less than its largest buffer."""
+    """The problem with the capacity ``ceiling`` in bytes, or the size of its largest buffer if that is more."""
     most = max((buffer.size for buffer in problem.buffers), default=0)
     return msgspec.structs.replace(problem, capacity=max(0, most, min(ceiling, _HIGHEST)))
 
 
-#: Largest capacity of such a problem, in bytes.
+#: Largest capacity that :func:`with_capacity` sets, in bytes.
 _HIGHEST = (1 << 61) - 1
 
 
 def offsets_by_ejection(
     problem: Problem, earlier: Sequence[int | None], should_stop: Callable[[], bool]
 ) -> tuple[int, ...] | None:
-    """Offsets within the capacity, found by an ejection heuristic; None if it finds no place for some buffer.
+    """Offsets in bytes within the capacity, found by an ejection heuristic; None if it finds no place for some buffer.
 
-    At first all buffers keep their earlier offsets, and of those that collide the largest do. Each of the others then goes
-    where it costs least to eject the buffers in its way, which are placed anew in turn. A buffer that is ejected often becomes
-    more expensive to eject.
+    At first, buffers get their earlier offsets, the largest first, unless they collide with a buffer that has its offset
+    already. Each of the others then goes where it costs least to eject the buffers in its way, which are placed anew in turn. A
+    buffer that is ejected often becomes more expensive to eject.
 
     Parameters
     ----------
@@ -245,7 +254,7 @@ def offsets_by_ejection(
     earlier
         The earlier offset of each buffer; None for a buffer without one.
     should_stop
-        Says whether to give up.
+        Function that says whether to give up.
     """
     assert problem.capacity is not None
     ceiling, buffers = problem.capacity, problem.buffers
@@ -257,7 +266,7 @@ def offsets_by_ejection(
     cost = [1.0 + (before is not None) for before in earlier]
 
     def obstacles(number: int, offset: int) -> list[int]:
-        """The placed buffers that are in the way of a buffer at an offset."""
+        """The placed buffers that would collide with a buffer at an offset."""
         end = offset + buffers[number].size
         return [
             other
@@ -314,7 +323,11 @@ def offsets_by_ejection(
 
 
 def _places(problem: Problem, number: int, neighbours: list[int], placed_at: list[int | None], ceiling: int) -> list[int]:
-    """Offsets to try, ascending: the bottom and the top of the capacity, and right above and below each placed neighbour."""
+    """The offsets in bytes to try for a buffer, ascending.
+
+    They are the bottom and the top of the capacity, and the offsets right above and right below each placed neighbour. A buffer
+    with a fixed offset has only this one.
+    """
     buffer = problem.buffers[number]
     if buffer.offset is not None:
         return [buffer.offset] if buffer.offset + buffer.size <= ceiling else []
@@ -329,7 +342,7 @@ def _places(problem: Problem, number: int, neighbours: list[int], placed_at: lis
 
 
 def _neighbours(problem: Problem, should_stop: Callable[[], bool]) -> list[list[int]] | None:
-    """For each buffer with bytes, the other ones that are live at some moment of its life; None if stopped."""
+    """For each buffer with bytes, the other buffers with bytes that are live at some moment of its life; None if stopped."""
     spans = problem.spans
     neighbours: list[set[int]] = [set() for _ in problem.buffers]
     for at, owner in enumerate(spans.owner.tolist()):

@@ -1,4 +1,11 @@
-"""The kind ``packing``: how its plans are read, verified and described, and which candidates and baselines it has."""
+"""The kind ``packing``: how its plans are read, verified and described, and which candidates and baselines it has.
+
+A problem is a set of buffers, each with a size and a live range; a plan gives every buffer an offset in one arena. A problem
+without a capacity asks for the smallest arena, and one with a capacity for any plan within it. Three features of a problem
+decide which candidates run. *Gaps* are times within a live range in which the buffer takes no bytes. *Overlaps* permit a buffer
+to share bytes with one that is still live. *Reuse penalties* are costs of pairs of buffers that share bytes one after the
+other; then the problem asks for the least sum of costs within the capacity.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from stowplan.kernel.context import Context, Options
 from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
 from stowplan.kinds import Prover
-from stowplan.models.packing.bounds import find_overload, load_bound, reuse_bound
+from stowplan.models.packing.bounds import find_overload, load_bound, peak_load, reuse_bound
 from stowplan.models.packing.csv_files import read_described_plan, read_plan
 from stowplan.models.packing.overlaps import shared_bytes
 from stowplan.models.packing.plan import DECISIONS, Plan, height, make_plan, offset_table
@@ -25,18 +34,19 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run, and whether in a thread or a process."""
 
     exact_buffers: int = 1500
-    """Buffers up to which exact searches run; beyond, with tables of all pairs, they prove nothing in minutes."""
+    """Buffers up to which exact searches run. They have tables of all pairs of buffers, and with more buffers they prove
+    nothing within minutes."""
     few_penalties: int = 1000
-    """Reuse penalties up to which exact methods get most of the time."""
+    """Reuse penalties up to which the problem counts as easy: the presolver runs, and exact methods get most of the time."""
     few_buffers: int = 300
-    """Buffers up to which the greedy baseline takes only milliseconds."""
+    """Buffers up to which the greedy baseline takes only milliseconds, so that it runs in a thread of the caller's process."""
 
 
 PARAMS = parameters(StartParameters, __name__)
 
 
 def _plan_of_hints(problem: Problem) -> Plan | None:
-    """The plan that the hints of the buffers form, if every buffer has one and the plan is valid."""
+    """The plan in which every buffer is at the offset of its hint; None if a buffer has no hint or the plan is not valid."""
     offsets = tuple(buffer.hint for buffer in problem.buffers if buffer.hint is not None)
     if not offsets or len(offsets) < len(problem.buffers):
         return None
@@ -45,7 +55,10 @@ def _plan_of_hints(problem: Problem) -> Plan | None:
 
 
 def _stacked_plan(problem: Problem) -> Plan | None:
-    """The plan that puts the buffers one above the other without any reuse of bytes; None if it exceeds the capacity."""
+    """The plan that puts the buffers one above the other without any reuse of bytes.
+
+    It is None if the plan exceeds the capacity, or if a buffer has a fixed offset.
+    """
     if any(buffer.offset is not None for buffer in problem.buffers):
         return None
     offsets: list[int] = []
@@ -59,6 +72,7 @@ def _stacked_plan(problem: Problem) -> Plan | None:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    """All candidates for the problem, most useful first."""
     small = len(problem.buffers) <= PARAMS.exact_buffers
     if problem.penalties:
         is_easy = len(problem.buffers) <= PARAMS.few_buffers and len(problem.penalties) <= PARAMS.few_penalties
@@ -66,7 +80,8 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         anneal = in_caller(Candidate("anneal", "heuristic", share=share), options)
         exact = [Candidate("components", "exact", share=1 - share)] if small else []
         return [*([PRESOLVER] if is_easy else []), anneal, *exact]
-    # If plans within a capacity are hard to find, placing in simple orders finds one soon or never; beam search needs longer.
+    # If there is a capacity, placing in simple orders finds a plan soon or never, but the beam search that follows needs
+    # longer.
     is_plain = not any(buffer.gaps or buffer.offset is not None for buffer in problem.buffers)
     fit = problem.capacity is not None
     share = 0.6 if not small or (is_plain and fit) else 1.0 if is_plain else 0.1 if fit else 0.25
@@ -85,10 +100,10 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _with_overlaps(problem: Problem, options: Options, without_overlaps: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates of a problem with overlaps: a search and a model that use them, and the candidates without overlaps.
+    """The candidates of a problem with overlaps: a search and a model that use the overlaps, and candidates that do not.
 
-    The latter solve the problem as if no buffers could share bytes and then improve their best plan with overlaps. Bounds that
-    they prove do not hold for the original problem, so that they count as heuristics.
+    The latter solve the problem as if no buffers could share bytes, and then improve their best plan with overlaps. Bounds that
+    they prove do not hold for the original problem, so their family is ``heuristic``.
     """
     is_small = len(problem.buffers) <= PARAMS.few_buffers
     search = in_caller(Candidate("search", "heuristic", share=0.4), options)
@@ -102,6 +117,7 @@ def _with_overlaps(problem: Problem, options: Options, without_overlaps: Sequenc
 
 
 def _greedy_candidate(problem: Problem) -> Candidate:
+    """The candidate that makes the plan of the baseline ``greedy``."""
     # A process takes longer to start than the placement of a few buffers.
     is_small = len(problem.buffers) <= PARAMS.few_buffers and not any(buffer.gaps for buffer in problem.buffers)
     return Candidate("greedy", "baseline", place="thread" if is_small else "process")
@@ -150,9 +166,21 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
     return facts
 
 
+def _helpless(problem: Problem) -> tuple[str, ...]:
+    """The rules that cannot help if there is no plan: those that the reason does not depend on, if it needs no search."""
+    is_overloaded = problem.capacity is not None and peak_load(problem) > problem.capacity
+    enough = None if problem.capacity is None else max(problem.capacity, load_bound(problem))
+    is_clash = find_overload(msgspec.structs.replace(problem, capacity=enough)) is not None
+    if is_overloaded or is_clash:
+        # Sizes and live ranges alone need more than the capacity, or fixed buffers overlap; each has one remedy.
+        return ("buffers.alignment", *(() if is_overloaded else ("capacity",)), *(() if is_clash else ("buffers.offset",)))
+    # What remains without a search is a fixed buffer that ends beyond the capacity.
+    return () if find_overload(problem) is None else ("buffers.alignment",)
+
+
 def _identity(problem: Problem) -> dict[str, str]:
-    asked = "least height" if problem.capacity is None else f"{problem.capacity} bytes"
-    return identify(problem, "packing with reuse penalties" if problem.penalties else "packing", asked)
+    goal = "least height" if problem.capacity is None else f"{problem.capacity} bytes"
+    return identify(problem, "packing with reuse penalties" if problem.penalties else "packing", goal)
 
 
 def _extras() -> Extras[Problem, Plan]:
@@ -180,7 +208,7 @@ KIND = Kind(
     candidates=_candidates,
     function=_function,
     baselines=(
-        # With many buffers the greedy baseline takes long; it is skipped if other candidates have met the bound before.
+        # With many buffers the greedy baseline takes long. A run that has proven its plan optimal then does not wait for it.
         Baseline(
             name="greedy", maker=_greedy_candidate, is_awaited=lambda problem: len(problem.buffers) <= PARAMS.exact_buffers
         ),
@@ -188,6 +216,8 @@ KIND = Kind(
         Baseline(name="stack", plan=_stacked_plan),
     ),
     assumptions=("capacity", "buffers.alignment=1", "buffers.offset"),
+    helpless=_helpless,
+    least_capacity=load_bound,
     facts=_facts,
     counts=("buffers",),
     identity=_identity,

@@ -1,4 +1,8 @@
-"""Keys by which buffers are sorted before they are placed: combinations of features that make a buffer hard to place."""
+"""Keys by which buffers are sorted before they are placed: combinations of features that make a buffer hard to place.
+
+Sections are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The *load* of a section
+is the sum of the sizes of the buffers that are live in it. The *pressure* of a buffer is the largest load during its life.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +19,9 @@ Floats = NDArray[np.float64]
 def features(data: Data) -> Floats:
     """Features of the buffers [6, n], each scaled to mean 0 and standard deviation 1.
 
-    The rows are the logarithms of the size, of the life, of the sections that a buffer lives through, of size times life and of
-    size times sections, and the number of other buffers that are live at some time of its life.
+    The first five rows are the logarithms of the size, of the length of the life, of the number of sections that a buffer lives
+    through, of size times life, and of size times sections. The last row is the number of other buffers that are live at some
+    time of its life.
     """
     size, life, width = (np.log(column.astype(float)) for column in (data.size, data.life, data.end - data.begin))
     begun_before_end = np.searchsorted(np.sort(data.begin), data.end)
@@ -28,11 +33,11 @@ def features(data: Data) -> Floats:
 
 
 def pressure(data: Data) -> Floats:
-    """The largest load during the life of each buffer [n], as a part of the largest load of all."""
+    """[n] the pressure of each buffer: the largest load during its life, as a fraction of the largest load of all sections."""
     load = table = data.load()
     begin, end = data.begin, data.end
-    # A sparse table: the largest load of every 2^k sections, for one k after the other. Two entries cover a life (Bender and
-    # Farach-Colton 2000).
+    # A sparse table has the largest load of every 2^k consecutive sections, here for one k after the other. Two of its entries
+    # cover a life (Bender and Farach-Colton 2000).
     levels = np.frexp(end - begin)[1] - 1
     peaks = np.zeros(len(begin), np.int64)
     for level in range(int(levels.max(initial=-1)) + 1):
@@ -43,19 +48,21 @@ def pressure(data: Data) -> Floats:
 
 
 def by_key(data: Data, key: Floats) -> Ints:
-    """The order [n] of the buffers: those with a fixed offset first, then by descending key; ties by number."""
+    """The order [n] of the buffers: those with a fixed offset first, then by descending key. Ties are in the order of
+    numbers."""
     return np.lexsort((-key, data.fixed < 0)).astype(np.int64)
 
 
-#: (second feature, its weight against the size, weight of the pressure) of each greedy order; the first sorts by size alone.
+#: For each greedy order: the row of a second feature, its weight (that of the size is 1 less it), and the weight of the
+#: pressure. The first order sorts by size alone.
 _RECIPES = ((1, 0.0, 0.0), (3, 1.0, 0.0), (2, 1.0, 0.0), (1, 0.95, 0.0), (1, 0.2, 3.0), (2, 0.5, 3.0), (1, 0.5, 0.0))
 
-#: Number of the order that starts with the buffers that are live at the peak of the load.
+#: Number of the greedy order that starts with the buffers that are live at the peak of the load.
 PEAK = len(_RECIPES)
 
 
 def greedy_keys(data: Data) -> Iterator[Floats]:
-    """Keys [n] for placing buffers greedily; number :data:`PEAK` starts with those live at the peak, then sorts by size."""
+    """Keys [n] of the greedy orders. Number :data:`PEAK` starts with the buffers live at the peak, then sorts by size."""
     rows, pressures = features(data), pressure(data)
     for row, weight, pressure_weight in _RECIPES:
         yield (1 - weight) * rows[0] + weight * rows[row] + pressure_weight * pressures
@@ -74,12 +81,12 @@ def random_keys(data: Data, seed: int, simple: bool = True) -> Iterator[Floats]:
         yield rows[row]
     chance = np.random.default_rng(seed)
     while True:
-        # By pressure, then by the number of other live buffers with a little of another feature. This succeeds on problems on
-        # which few orders do.
+        # This key sorts by pressure, then by the number of other live buffers mixed with a little of another feature. It
+        # succeeds on problems on which few orders do.
         share = chance.uniform(0.85, 1.0)
         concurrency = share * rows[5] + (1 - share) * rows[chance.integers(1, 5)]
         yield 1000.0 * pressures + concurrency + chance.choice([0.02, 0.05]) * chance.normal(size=len(pressures))
-        # A random mix of a few features.
+        # This key is a random mix of a few features.
         weights = chance.exponential(1.0, len(rows)) * (chance.random(len(rows)) < 0.4)
         if weights.sum() == 0:
             weights[chance.integers(len(rows))] = 1.0

@@ -1,12 +1,13 @@
 """Placement outward from the peaks of the load, so that little is wasted where memory is scarcest.
 
-The buffers that are live at a peak are stacked without a hole. From there the placement sweeps through time in both directions,
+The *load* of a section is the sum of the sizes of the buffers that are live in it, and a *peak* is a section of high load. The
+buffers that are live at a peak are stacked without a hole. From there the placement *sweeps* through time in both directions,
 like an allocator at run time: a buffer that ends leaves a hole, and each new buffer takes the tightest hole. The waste of such
 a sweep grows with the distance from the peak, while the load falls.
 
 If several peaks lie farther apart than twice the longest life, each has a stack of its own. Two sweeps then start between two
-peaks and meet at the moment of the least load between them; the second one avoids what the first has placed. Stacks are built
-in several ways, since the best way for one side need not be the best for the other. Dynamic programming from peak to peak finds
+peaks and meet at the moment of the least load between them; the second one avoids the buffers of the first. Stacks are built in
+several ways, since the best way for one side need not be the best for the other. Dynamic programming from peak to peak finds
 the ways that go best together.
 
 Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
@@ -24,9 +25,10 @@ from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.orders import Floats
 
+#: A number of units or sections that is larger than any other.
 _FAR = 1 << 62
 
-#: Holes that a sweep may examine for each buffer on average; a sweep that needs more takes too long and is given up.
+#: Holes that a sweep may examine for each buffer on average. A sweep that needs more takes too long and is given up.
 _HOLES = 10_000
 
 
@@ -34,18 +36,19 @@ class PeaksParameters(Parameters, frozen=True):
     """Parameters of placing from the peaks."""
 
     counts: tuple[int, ...] = (1, 2, 3, 5, 8, 13)
-    """Numbers of peaks to place from, which are tried one after the other; they are the highest ones."""
+    """Numbers of peaks to place from, which are tried one after the other. The highest peaks are used."""
     least_peak: float = 0.8
     """Part of the largest load that a section must reach to count as a peak."""
     lower: float = 0.02
-    """Part of the largest load by which a peak may be lower than the largest load, in random rounds."""
+    """Part of the largest load by which the load of a section is lowered at most before peaks are found, in random rounds."""
     shuffle: tuple[float, ...] = (0.0, 0.003, 0.02)
-    """Standard deviations of the noise in the order of a stack, in parts of all sections; random rounds choose one of them."""
+    """Standard deviations of the noise in the order of a stack, as parts of the number of sections. Each random round chooses
+    one of them."""
 
 
 PARAMS = parameters(PeaksParameters, __name__)
 
-#: Numbers of ways to stack the buffers at a peak (:meth:`Peaks._stack`): the best two, and all of them.
+#: Numbers of the ways to stack the buffers at a peak (:meth:`Peaks._stack`): the best two ways, and all of them.
 _FEW_WAYS, WAYS = (0, 1), (2, 3, 4, 0, 1)
 
 
@@ -53,11 +56,11 @@ class Side(NamedTuple):
     """Buffers that a stack, a sweep, or the two sweeps between two peaks have placed."""
 
     height: int
-    """Height of the placement in units; ``_FAR`` if it reached the limit."""
+    """Height of the placement in units; ``_FAR`` if it reached the limit or was stopped."""
     buffers: Ints
-    """[m] indices of the buffers."""
+    """[m] indices of the placed buffers."""
     offsets: Ints
-    """[m] their offsets in units."""
+    """[m] offsets of these buffers in units."""
 
 
 class Peaks:
@@ -72,7 +75,7 @@ class Peaks:
     seed
         Seed of the random rounds.
     should_stop
-        Called before each sweep.
+        Function that is called before each sweep and says whether to give up.
     """
 
     def __init__(self, data: Data, target: int, seed: int, should_stop: Callable[[], bool]):
@@ -84,15 +87,15 @@ class Peaks:
         self._limit = _FAR
 
     def tries(self) -> list[tuple[int, Sequence[int]]]:
-        """The first pairs (number of peaks, ways to stack) to try with :meth:`place`."""
+        """The pairs (number of peaks, numbers of the ways to stack) to try first with :meth:`place`."""
         max_count = len(self._find_peaks(self._load, PARAMS.counts[-1]))
         counts = [count for count in PARAMS.counts if count <= max_count]
         return [(count, ways) for ways in (_FEW_WAYS, WAYS) for count in counts]
 
     def place(self, count: int, ways: Sequence[int], limit: int | None, *, at_random: bool = False) -> tuple[int, Ints] | None:
-        """Place all buffers; returns the height in units and the offsets [n].
+        """Place all buffers; returns the height and the offsets [n], in units.
 
-        Returns None if every placement reaches ``limit``, or if ``should_stop`` said so.
+        Returns None if every placement reaches ``limit``, or if ``should_stop`` ended the sweeps.
 
         Parameters
         ----------
@@ -103,7 +106,8 @@ class Peaks:
         limit
             Height in units that the placement must stay below; None for no limit.
         at_random
-            Whether to vary the placement: peaks near the highest moments, and stacks with some noise in their order.
+            Whether to vary the placement: the peaks are sections near the highest ones, and the order of the stacks has some
+            noise.
         """
         limit = self._limit = _FAR if limit is None else limit
         load = self._load
@@ -113,7 +117,7 @@ class Peaks:
         peaks = sorted(self._find_peaks(load, count))
         shuffle = float(self._chance.choice(PARAMS.shuffle)) if at_random else 0.0
         stacks = [[self._stack(peak, way, shuffle) for way in ways] for peak in peaks]
-        # For each way to stack the current peak: the best placement of everything up to it, as a list of sides.
+        # For each way to stack the current peak, this has the best placement of all buffers up to the peak, as a list of sides.
         best_up_to = [[stack, self._sweep_outward(peaks[0], stack, mirrored=True)] for stack in stacks[0]]
         for number in range(1, len(peaks)):
             best: list[list[Side]] = []
@@ -153,12 +157,15 @@ class Peaks:
         return peaks
 
     def _stack(self, peak: int, way: int, shuffle: float) -> Side:
-        """The buffers that are live at a peak, one above the other, in an order given by ``way``."""
+        """Stack the buffers that are live at a peak, one above the other, in an order that ``way`` chooses.
+
+        ``shuffle`` is the standard deviation of the noise in the order, as a part of the number of sections.
+        """
         buffers = np.flatnonzero((self._begin <= peak) & (self._end > peak))
         since, until = peak - self._begin[buffers], self._end[buffers] - 1 - peak
         # Way 0 has the buffers that begin last at the bottom and those that end first at the top, so that the space that is
         # free before and after the peak stays in one piece. Way 1 is its reverse, ways 2 and 3 look at one side alone, and way
-        # 4 has at the top whatever begins or ends close to the peak.
+        # 4 has at the top the buffers that begin or end close to the peak.
         two_sided = np.where(since < until, since, 2 * self._sections - until)
         key: Floats = (two_sided, -two_sided, -until, -since, -np.minimum(since, until))[way].astype(float)
         if shuffle:
@@ -169,13 +176,13 @@ class Peaks:
         return Side(int(top), order, offsets)
 
     def _sweep_outward(self, peak: int, stack: Side, *, mirrored: bool) -> Side:
-        """The sweep from a peak to the end of time, or, if ``mirrored``, back to its beginning."""
+        """Sweep from a peak to the last section or, if ``mirrored``, back to the first one."""
         buffers = np.flatnonzero(self._end <= peak if mirrored else self._begin > peak)
         none = np.empty(0, np.int64)
         return self._lower_of_two(lambda at_top: self._sweep(stack, buffers, Side(0, none, none), mirrored, at_top))
 
     def _sweep_between(self, first: int, stack: Side, second: int, other: Side) -> Side:
-        """The two sweeps that place the buffers between two peaks."""
+        """Place the buffers between two peaks, with the stacks ``stack`` and ``other``, by two sweeps that meet."""
         meet = first + 1 + int(self._load[first + 1 : second].argmin())
         inside = (self._begin > first) & (self._end <= second)
         early, late = np.flatnonzero(inside & (self._begin <= meet)), np.flatnonzero(inside & (self._begin > meet))
@@ -194,23 +201,28 @@ class Peaks:
         return self._lower_of_two(both)
 
     def _lower_of_two(self, sweep: Callable[[bool], Side]) -> Side:
-        """The lower of two sweeps: with each buffer at the bottom of its hole, and with each at the top."""
+        """The lower of two placements: with each buffer at the bottom of its hole, and with each at the top.
+
+        The second one is tried only if the first is higher than the target.
+        """
         low = sweep(False)
         return low if low.height <= self._target else min(low, sweep(True), key=lambda side: side.height)
 
     def _sweep(self, stack: Side, buffers: Ints, beyond: Side, mirrored: bool, at_top: bool) -> Side:
-        """Place ``buffers`` in the order of time.
+        """Place ``buffers`` in the order in which the sweep meets them.
 
         Parameters
         ----------
         stack
-            Placed buffers that are live before the sweep.
+            Placed buffers that are live where the sweep begins.
+        buffers
+            [m] indices of the buffers to place.
         beyond
-            Placed buffers that come to life during the sweep and stay until its end.
+            Placed buffers that the sweep meets later and that then stay live until its end.
         mirrored
             Whether the sweep runs backwards in time.
         at_top
-            Whether a buffer goes to the top of its hole.
+            Whether each buffer goes to the top of its hole, not to the bottom.
         """
         if self._should_stop():
             return Side(_FAR, buffers, np.zeros(len(buffers), np.int64))
@@ -236,7 +248,7 @@ def _height(sides: Sequence[Side]) -> int:
 
 @njit
 def pile(order: Ints, size: Ints, align: Ints, offsets: Ints) -> int:
-    """Place buffers one above the other in ``order``; returns the height. ``offsets`` is written in the same order."""
+    """Place buffers one above the other in ``order``; returns the height in units. ``offsets`` is written in the same order."""
     top = 0
     for place in range(len(order)):
         i = order[place]
@@ -247,7 +259,7 @@ def pile(order: Ints, size: Ints, align: Ints, offsets: Ints) -> int:
 
 @njit_inner
 def _insert(low: Ints, high: Ints, count: int, at: int, start: int, stop: int) -> None:
-    """Insert the hole ``[start, stop)`` before number ``at`` of ``count`` holes."""
+    """Insert the hole ``[start, stop)`` before number ``at`` of ``count`` holes ``[low, high)``, which are ascending."""
     for k in range(count, at, -1):
         low[k], high[k] = low[k - 1], high[k - 1]
     low[at], high[at] = start, stop
@@ -301,26 +313,30 @@ def sweep(
     offset: Ints,
     scratch: Ints,
 ) -> int:
-    """Place buffers in the order of their begin, each into the tightest hole; returns the height, or ``_FAR`` at the limit.
+    """Place buffers in the order of their begin, each into the tightest hole.
+
+    Returns the height in units, or ``_FAR`` if the sweep reached ``limit`` or examined too many holes.
 
     Parameters
     ----------
     order
-        The buffers to place, by begin.
+        [m] the buffers to place, by begin.
     by_end
         These buffers and those of the stack that is live before them, by end.
+    begin, end, size, align
+        [n] the lives of all buffers in sections, and their sizes and alignments in units.
     top
-        Height of the stack, whose buffers have their offsets.
+        Height of the stack in units; the buffers of the stack have their offsets in ``offset``.
     beyond_begin, beyond_offset, beyond_size
-        Placed buffers, by offset, that live from their begin until after all the others.
+        Placed buffers, by offset, that live from their begin until after the end of all the others.
     at_top
-        Whether a buffer goes to the top of its hole.
+        Whether each buffer goes to the top of its hole, not to the bottom.
     limit
         Height in units at which the sweep is given up.
     offset
-        [all buffers] offsets in units; written for the buffers in ``order``.
+        [n] offsets in units; written for the buffers in ``order``.
     scratch
-        [2 len(leaving) + 4] scratch space.
+        [2 len(by_end) + 4] scratch space.
     """
     low, high, count = scratch[: len(by_end) + 2], scratch[len(by_end) + 2 :], 1
     low[0], high[0] = top, _FAR

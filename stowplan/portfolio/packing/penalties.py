@@ -1,9 +1,14 @@
-"""The candidates for packing with reuse penalties, as functions of (problem, context)."""
+"""The candidates for packing with reuse penalties, as functions of (problem, context).
+
+A *reuse penalty* is a cost of a pair of buffers that is paid if both share bytes, one after the other. The problem asks for the
+least sum of these costs among the plans within the capacity.
+"""
 
 from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable
 
 import msgspec
@@ -26,17 +31,17 @@ class PenaltyParameters(Parameters, frozen=True):
     """Parameters of the candidates."""
 
     first_plan_parts: tuple[float, ...] = (0.02, 0.5, 0.5)
-    """Parts of the remaining time in which any plan within the capacity is looked for: by simple orders, by exact search, and
-    by simple orders again."""
+    """Parts of the remaining time in which any plan within the capacity is looked for: by the heuristic for problems without
+    penalties, by exact search, and by the heuristic again."""
     most_buffers: int = 5000
-    """Buffers up to which annealing runs: it has a table of all pairs."""
+    """Buffers up to which annealing runs, because it has a table of all pairs."""
 
 
 PARAMS = parameters(PenaltyParameters, __name__)
 
 
 def anneal(problem: Problem, context: Context) -> None:
-    """The heuristic for reuse penalties: any plan within the capacity, then simulated annealing (:mod:`.reuse`)."""
+    """The heuristic: find any plan within the capacity, then reduce its penalties by simulated annealing (:mod:`.reuse`)."""
     if report_if_overloaded(context, find_overload(problem)):
         return
     data, plan = arrays.build(problem), context.incumbent()[0]
@@ -61,22 +66,26 @@ def anneal(problem: Problem, context: Context) -> None:
 
 
 def _progress(context: Context, share: float, work: int | None) -> Callable[[int], float]:
-    """A function of the number of steps so far that returns the part that is over of a share of the time that is left.
+    """The progress of a cycle of annealing that takes ``share`` of the time that is left.
 
-    ``work`` is the number of steps of a deterministic run, of which the cycle gets the same share.
+    It is a function from the number of steps so far to the part of the cycle that is over; at 1 the cycle ends. ``work`` is the
+    number of steps of a deterministic run, of which the cycle gets the same share; None if time is the limit.
     """
     seconds, began = context.part_of_rest(share), time.monotonic()
 
-    def progress(made: int) -> float:
+    def progress(steps: int) -> float:
         if context.closed():
             return 1.0
-        return (time.monotonic() - began) / seconds if work is None else made / (work * share)
+        return (time.monotonic() - began) / seconds if work is None else steps / (work * share)
 
     return progress
 
 
 def _any_plan(problem: Problem, context: Context) -> Plan | None:
-    """A plan within the capacity, found without regard to penalties and reported; None if there is none, or none was found."""
+    """Find and report a plan within the capacity without regard to penalties; returns None if none was found.
+
+    If it is proven that no plan fits, that is reported.
+    """
     quick = _report_quick_plan(problem, context)
     if quick is not None:
         return quick
@@ -95,7 +104,10 @@ def _any_plan(problem: Problem, context: Context) -> Plan | None:
 
 
 def _report_quick_plan(problem: Problem, context: Context) -> Plan | None:
-    """The plan of the baseline, first fit by size, if it is within the capacity; reports it, or that there is none."""
+    """Report the quick plan if it is within the capacity, and return it; None if there is none.
+
+    If it is not the plan of the baseline ``greedy``, report that the baseline has no plan.
+    """
     quick = quick_plan(problem, context.closed)
     if quick is None or quick[0] != "greedy":
         context.no_plan("greedy")
@@ -106,7 +118,7 @@ def _report_quick_plan(problem: Problem, context: Context) -> Plan | None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small problems with penalties: the baseline and a plan that fits, then the model of each component.
+    """The presolver of small problems with penalties: the plan of the baseline, then the model of each component.
 
     For problems without penalties it is :func:`stowplan.portfolio.packing.candidates.presolve`.
     """
@@ -121,9 +133,11 @@ def presolve(problem: Problem, context: Context) -> None:
 
 
 def components(problem: Problem, context: Context, seconds: float | None = None) -> None:
-    """The CP-SAT model of each component: the buffers between which there are penalties, or that may not share bytes.
+    """Solve the CP-SAT model of each component of the problem.
 
-    The sum of the bounds of all components is a bound of the problem. All of them together take at most ``seconds``.
+    Two buffers are in the same component if they are connected by pairs with a penalty and pairs that are live at the same
+    time. The sum of the bounds of all components is a bound of the problem. All models together take at most ``seconds``, if
+    that is not None.
     """
     if report_if_overloaded(context, find_overload(problem)):
         return
@@ -140,9 +154,9 @@ def components(problem: Problem, context: Context, seconds: float | None = None)
         def improved(plan: Plan, numbers: list[int] = numbers) -> None:
             best.update(zip(numbers, plan.offsets, strict=True))
             shared = context.incumbent()[0]
-            known = dict(enumerate(() if shared is None else shared.offsets)) | best
-            if len(known) == len(problem.buffers):
-                context.plan(make_plan(problem, (known[number] for number in range(len(known)))), "components")
+            offset_of = dict(enumerate(() if shared is None else shared.offsets)) | best
+            if len(offset_of) == len(problem.buffers):
+                context.plan(make_plan(problem, (offset_of[number] for number in range(len(offset_of)))), "components")
 
         def bounded(bound: int, before: int = proven) -> None:
             context.bound(before + bound, "components")
@@ -170,6 +184,7 @@ def components(problem: Problem, context: Context, seconds: float | None = None)
 
 def _components(problem: Problem) -> list[list[int]]:
     """Numbers of the buffers of each component, the components with the fewest penalties first."""
+    # SciPy's connected_components is faster only from some hundred buffers on, and importing it takes 0.2 s.
     lead = list(range(len(problem.buffers)))
 
     def find(number: int) -> int:
@@ -190,12 +205,12 @@ def _components(problem: Problem) -> list[list[int]]:
     numbers: dict[int, list[int]] = {}
     for number in range(len(problem.buffers)):
         numbers.setdefault(find(number), []).append(number)
-    leads = [find(one) for one, _ in problem.penalty_of]
-    return sorted(numbers.values(), key=lambda members: (leads.count(find(members[0])), members))
+    penalties = Counter(find(one) for one, _ in problem.penalty_of)
+    return sorted(numbers.values(), key=lambda members: (penalties[find(members[0])], members))
 
 
 def _part(problem: Problem, numbers: list[int]) -> Problem:
-    """The problem of some buffers alone."""
+    """The problem that has only the buffers ``numbers`` and the penalties between them."""
     buffers = tuple(problem.buffers[number] for number in numbers)
     names = {buffer.id for buffer in buffers}
     penalties = tuple(each for each in problem.penalties or () if each.first in names and each.second in names)

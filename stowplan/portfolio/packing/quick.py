@@ -1,7 +1,7 @@
 """The first plan of a packing problem, within milliseconds.
 
-Buffers are placed by descending size, each at the lowest free offset (first fit). If there are many, they are placed from the
-bottom up instead, those with the longest lives first (:mod:`stowplan.portfolio.packing.skyline`).
+Buffers are placed by descending size, each at the lowest free offset (first fit). If there are many buffers, they are placed
+from the bottom up instead, those with the longest lives first (:mod:`stowplan.portfolio.packing.skyline`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ class QuickParameters(Parameters, frozen=True):
     """Parameters of the first plans."""
 
     many: int = 1500
-    """Buffers above which placing is from the bottom up, because first fit compares each buffer with all others."""
+    """Buffers above which they are placed from the bottom up, because first fit compares each buffer with all others."""
     too_many: int = 200_000
-    """Buffers above which there is no quick plan, because verifying it takes longer than finding the first good plan."""
+    """Buffers above which there is no quick plan, because verifying it would take longer than finding the first good plan."""
 
 
 PARAMS = parameters(QuickParameters, __name__)
 
 
 def quick_plan(problem: Problem, should_stop: Callable[[], bool] = lambda: False) -> tuple[str, Plan] | None:
-    """A plan and the name of its method, within milliseconds.
+    """Make a plan within milliseconds; returns the name of its method and the plan.
 
-    Returns None if the plan exceeds the capacity, if there are too many buffers (:class:`QuickParameters`), or if
-    ``should_stop`` said so. The name is ``greedy`` if the plan is that of the baseline, first fit by size; otherwise ``quick``.
+    The name is ``greedy`` if the plan is that of the baseline, first fit by size; otherwise ``quick``. The result is None if
+    the plan exceeds the capacity, if fixed offsets collide, if there are too many buffers (:class:`QuickParameters`), or if
+    ``should_stop`` ended the placement.
     """
     if len(problem.buffers) > PARAMS.too_many:
         return None

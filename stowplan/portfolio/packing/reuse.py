@@ -1,13 +1,17 @@
 """Simulated annealing for packing with reuse penalties, by ruin and recreate.
 
-A step takes some buffers out that lie close to each other in memory, or that may not share bytes, and puts them back one after
+A *reuse penalty* is a cost of a pair of buffers that is paid if both share bytes, one after the other. Two buffers are
+*related* if they have a penalty, or if they may not share bytes because they are live at the same time.
+
+A step takes out a buffer and some of those that are related to it, often close to it in memory, and puts them back one after
 the other. Each goes where the penalties that it causes are least; between equally good places, chance decides. The new plan is
 kept if it costs no more, and with a probability that falls during the search if it costs more (Schrimpf et al., "Record
 breaking optimization results using the ruin and recreate principle", Journal of Computational Physics 159, 2000). If a buffer
 finds no place, the step is undone.
 
-The least penalty of all offsets of a buffer is found by a sweep over memory: every placed buffer forbids a range of offsets, or
-makes it more expensive, and two lists of the placed buffers, by their starts and by their ends, give these ranges in order.
+The offset with the least penalties is found by a sweep over memory. Every placed buffer forbids a range of offsets or makes it
+more expensive. Two lists of the placed buffers, by their starts and by their ends, give these ranges in order. Buffers and
+units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
 """
 
 from __future__ import annotations
@@ -30,9 +34,9 @@ class AnnealingParameters(Parameters, frozen=True):
     """Parameters of annealing."""
 
     hot: float = 1.0
-    """First temperature, in mean costs of a penalty."""
+    """First temperature, in multiples of the mean cost of a penalty."""
     cold: float = 0.1
-    """Last temperature, in mean costs of a penalty."""
+    """Last temperature, in multiples of the mean cost of a penalty."""
     most_removed: int = 12
     """Largest number of buffers that a step takes out."""
     cycles: tuple[float, ...] = (0.1, 0.3, 1.0)
@@ -43,13 +47,14 @@ class AnnealingParameters(Parameters, frozen=True):
 
 PARAMS = parameters(AnnealingParameters, __name__)
 
-#: An entry of :attr:`Search.pair` for two buffers that may not share bytes.
+#: The entry of :attr:`Search.pair` for two buffers that may not share bytes.
 APART = -1
 
-#: Per cent of the steps that begin at a pair that shares bytes, and of the buffers that go to the lowest of the best places.
+#: Per cent of the steps that begin at a pair that shares bytes and has a penalty, and per cent of the buffers that go to the
+#: lowest of the best places.
 _AT_PAIR, _LOWEST = 70, 50
 
-#: Per cent of the best places that are overlooked.
+#: Per cent of the good places that are overlooked, so that steps vary.
 _BLINK = 1
 
 
@@ -63,15 +68,15 @@ class Search(NamedTuple):
     is_fixed: Ints
     """[n] whether the offset must not change."""
     pair: Ints2D
-    """[n, n] what it costs if two buffers share bytes, or :data:`APART`."""
+    """[n, n] the penalty of two buffers, which is 0 if they have none; or :data:`APART`."""
     first: Ints
     """[pairs] the first buffer of each pair with a penalty."""
     second: Ints
-    """[pairs] its second buffer."""
+    """[pairs] the second buffer of each of these pairs."""
     low: Ints
-    """[n] offsets of the plan."""
+    """[n] offsets of the current plan."""
     before: Ints
-    """[n] offsets before a step."""
+    """[n] offsets before the current step, for the buffers that it takes out."""
     best: Ints
     """[n] offsets of the best plan."""
     by_low: Ints
@@ -81,11 +86,11 @@ class Search(NamedTuple):
     removed: Ints
     """[n] the buffers that a step takes out, in the order in which they return."""
     is_removed: Ints
-    """[n] whether a buffer is taken out."""
+    """[n] 1 for the buffers that are taken out, otherwise 0."""
     status: Ints
-    """[3] number of placed buffers, cost of the plan, cost of the best plan."""
+    """[3] number of placed buffers, cost of the current plan, cost of the best plan."""
     chance: Ints
-    """[1] state of the random numbers."""
+    """[1] state of the random number generator."""
 
 
 @njit_inner
@@ -108,21 +113,21 @@ def _insert(search: Search, number: int, offset: int) -> None:
 
 @njit_inner
 def _take_out(search: Search, count: int) -> None:
-    """Take the buffers out that are marked, ``count`` in number."""
+    """Take out the buffers that ``is_removed`` marks, ``count`` in number."""
     placed = search.status[0]
     for order in (search.by_low, search.by_high):
-        kept = 0
+        remaining = 0
         for at in range(placed):
             number = order[at]
             if not search.is_removed[number]:
-                order[kept] = number
-                kept += 1
+                order[remaining] = number
+                remaining += 1
     search.status[0] = placed - count
 
 
 @njit_inner
 def _cost_at(search: Search, number: int) -> int:
-    """The penalties between a buffer at its offset and the placed ones."""
+    """The sum of the penalties between a buffer at its offset and the placed buffers."""
     cost, low, high = 0, search.low[number], search.low[number] + search.size[number]
     for at in range(search.status[0]):
         other = search.by_low[at]
@@ -135,7 +140,7 @@ def _cost_at(search: Search, number: int) -> int:
 
 @njit_inner
 def _cheapest(search: Search, number: int, capacity: int) -> tuple[int, int]:
-    """The offset at which a buffer causes the least penalties, and these; the offset is -1 if it fits nowhere."""
+    """The offset at which a buffer causes the least penalties, and the sum of these; both are -1 if it fits nowhere."""
     low, size, pair, placed = search.low, search.size, search.pair, search.status[0]
     mine, step, last = size[number], search.align[number], capacity - size[number]
     takes_lowest = random_below(search.chance, 100) < _LOWEST
@@ -143,7 +148,7 @@ def _cheapest(search: Search, number: int, capacity: int) -> tuple[int, int]:
     entering = leaving = forbidden = cost = 0
     at = 0
     while at <= last:
-        # All ranges that begin at or before the offset have begun, and those that end there are over.
+        # Ranges that begin at or before this offset are entered, and ranges that end there are left.
         while entering < placed and low[search.by_low[entering]] - mine < at:
             change = pair[number, search.by_low[entering]]
             entering += 1
@@ -177,7 +182,7 @@ def _cheapest(search: Search, number: int, capacity: int) -> tuple[int, int]:
 
 @njit_inner
 def _choose(search: Search, most: int) -> int:
-    """Choose the buffers that a step takes out; returns their number."""
+    """Choose at most ``most`` buffers that a step takes out, and mark them; returns their number."""
     n, pairs = len(search.size), len(search.first)
     chance = search.chance
     center = random_below(chance, n)
@@ -196,7 +201,7 @@ def _choose(search: Search, most: int) -> int:
         search.removed[0] = center
         search.is_removed[center] = 1
         count = 1
-    # Others that touch a range of memory around it, or any others that are related to it.
+    # The other buffers are related to this one. In two of three steps, they also touch a range of memory around it.
     reach = search.size[center] * random_below(chance, 3)
     low, high = search.low[center] - reach, search.low[center] + search.size[center] + reach
     anywhere = random_below(chance, 3) == 0
@@ -219,7 +224,7 @@ def _choose(search: Search, most: int) -> int:
 
 @njit_inner
 def _order(search: Search, count: int) -> None:
-    """Choose the order in which the buffers return: by chance, by size, or by the number of relations."""
+    """Choose the order in which the buffers return: at random, or by descending size."""
     chance, removed = search.chance, search.removed
     for at in range(count - 1, 0, -1):
         other = random_below(chance, at + 1)
@@ -235,8 +240,10 @@ def _order(search: Search, count: int) -> None:
 
 @njit
 def anneal(search: Search, capacity: int, steps: int, most: int, hot: float, cold: float) -> int:
-    """Do ``steps`` steps while the temperature falls from ``hot`` to ``cold``; returns the number of steps that were undone
-    because a buffer found no place."""
+    """Do ``steps`` steps while the temperature falls from ``hot`` to ``cold``, in the unit of the costs.
+
+    A step takes out at most ``most`` buffers. Returns the number of steps that were undone because a buffer found no place.
+    """
     status, failed = search.status, 0
     for step in range(steps):
         count = _choose(search, most)
@@ -244,7 +251,8 @@ def anneal(search: Search, capacity: int, steps: int, most: int, hot: float, col
             continue
         _take_out(search, count)
         now = status[1]
-        # Penalties between two buffers that were taken out are counted once, when the second of them is added.
+        # ``now`` becomes the cost of the plan without these buffers. The penalties of each with the placed buffers are
+        # subtracted first, then those between two of them.
         for at in range(count):
             number = search.removed[at]
             search.before[number] = search.low[number]
@@ -293,7 +301,7 @@ def anneal(search: Search, capacity: int, steps: int, most: int, hot: float, col
 
 @njit
 def start(search: Search, offsets: Ints) -> None:
-    """Begin at a plan."""
+    """Make a plan, whose ``offsets`` [n] are in units, the current and the best one."""
     search.status[0] = 0
     cost = 0
     for number in range(len(search.size)):
@@ -305,7 +313,7 @@ def start(search: Search, offsets: Ints) -> None:
 
 
 def build(problem: Problem, data: Data, seed: int) -> Search:
-    """The tables of a problem. Permitted overlaps are not used: such buffers may not share bytes."""
+    """The tables of a problem. Permitted overlaps are not used: buffers that are live at the same time may not share bytes."""
     n = len(data.size)
     index = np.full(len(problem.buffers), -1)
     index[data.numbers] = np.arange(n)
@@ -371,17 +379,17 @@ class Annealing:
         Parameters
         ----------
         progress
-            Takes the number of steps so far and returns the part of the cycle that is over; the cycle ends at 1.
+            Function from the number of steps so far to the part of the cycle that is over; the cycle ends at 1.
         improved
-            Called when there is a better plan.
+            Called after each better plan, which is in :attr:`offsets`.
         """
         start(self._search, offsets)
-        made, part = 0, progress(0)
+        steps, part = 0, progress(0)
         while part < 1 and self.cost:
             before = self.cost
             heat = self._scale * PARAMS.hot * (PARAMS.cold / PARAMS.hot) ** part
             anneal(self._search, self._capacity, PARAMS.chunk, PARAMS.most_removed, heat, heat)
-            made += PARAMS.chunk
-            part = progress(made)
+            steps += PARAMS.chunk
+            part = progress(steps)
             if self.cost < before:
                 improved()

@@ -1,7 +1,8 @@
 """Heuristic search: greedy placement of the buffers sorted by simple keys, then hill climbing over these keys.
 
 A key [n] gives every buffer a number, and buffers are placed by descending key. Climbing raises the keys of buffers that ended
-too high, so that they are placed earlier in the next round.
+too high, so that they are placed earlier in the next round. Buffers, sections and units are those of
+:class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from stowplan.portfolio.packing import orders, skyline
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.sharing import are_live_together, greedy_with_overlaps, partners
 
-#: A function that places all buffers by a key [n]: returns the height in units and the offsets [n], or None if it was stopped.
+#: A function that places all buffers by a key [n]. It returns the height and the offsets [n] in units, or None if it was
+#: stopped.
 Placement = Callable[[orders.Floats], tuple[int, Ints] | None]
 
 
@@ -28,7 +30,7 @@ class ClimbParameters(Parameters, frozen=True):
     patience: int = 15
     """Rounds without a better plan after which a climb returns to its best key."""
     climbs: int = 3
-    """Number of climbs over skyline keys that are continued side by side."""
+    """Number of climbs over skyline keys that are continued in turn."""
     first_keys: int = 8
     """Skyline keys that are tried before climbing starts from the best of them."""
     challenge: int = 12
@@ -43,7 +45,7 @@ PARAMS = parameters(ClimbParameters, __name__)
 
 
 class Placements:
-    """Places the buffers of one problem by keys, in one of three ways.
+    """Places the buffers of one problem by keys, in one of three ways: first fit, best fit, or from the bottom up (skyline).
 
     Parameters
     ----------
@@ -62,20 +64,28 @@ class Placements:
         return partners(self._data)
 
     def first_fit(self, key: orders.Floats) -> tuple[int, Ints] | None:
-        """Place by descending key [n], each buffer into the lowest hole: height in units and offsets [n], None if stopped."""
+        """Place by descending key [n], each buffer into the lowest hole that is large enough.
+
+        Returns the height and the offsets [n] in units; None if ``should_stop`` ended the placement.
+        """
         return self._in_order(key, best_fit=False)
 
     def best_fit(self, key: orders.Floats) -> tuple[int, Ints] | None:
-        """Place by descending key [n], each buffer into the tightest hole: height in units and offsets [n], None if stopped."""
+        """Place by descending key [n], each buffer into the tightest hole that is large enough; returns as
+        :meth:`first_fit`."""
         return self._in_order(key, best_fit=True)
 
     def skyline(self, key: orders.Floats) -> tuple[int, Ints]:
-        """Place from the bottom up: the lowest valley takes the buffer of the largest key. No offset may be fixed."""
+        """Place from the bottom up: the lowest valley of the skyline takes the buffer of the largest key (:mod:`.skyline`).
+
+        Returns the height and the offsets [n] in units. Only data that :func:`.skyline.supports` can be placed in this way.
+        """
         if self._skyline is None:
             self._skyline = skyline.Skyline(self._data)
         return self._skyline.place(key)
 
     def _in_order(self, key: orders.Floats, best_fit: bool) -> tuple[int, Ints] | None:
+        """First fit or best fit by descending key, in slices between which ``should_stop`` is called."""
         data, n = self._data, len(self._data.size)
         order, offsets, table = orders.by_key(data, key), np.zeros(n, np.int64), np.empty((6, 2 * n), np.int64)
         height = since = 0
@@ -96,11 +106,11 @@ class Placements:
 def skyline_keys(data: Data, chance: np.random.Generator, flip: bool) -> Iterator[orders.Floats]:
     """An endless sequence of keys [n] for placing from the bottom up: long lives first, mixed with size and pressure.
 
-    The first ones are fixed: they did best on real and synthetic problems. ``flip`` swaps neighbours among them, so that a
-    second search starts with others.
+    The first eight are fixed, because they did best on real and synthetic problems; the others are random mixes of the same
+    features. ``flip`` swaps pairs of neighbours among the first eight, so that a second search starts with other keys.
     """
     rows, pressures = orders.features(data), orders.pressure(data)
-    #: (feature, weight of the size, weight of the pressure)
+    # Each mix has the row of a feature, the weight of the size against it, and the weight of the pressure.
     fixed_mixes = [(2, 0.2, 0.0), (2, 0.1, 100.0), (4, 0.0, 0.0), (2, 0.5, 100.0), (2, 0.2, 3.0), (5, 0.0, 0.0), (2, 0.05, 0.0)]
     fixed_mixes += [(0, 0.0, 100.0)]
     if flip:
@@ -120,18 +130,19 @@ class Climb:
     key
         [n] key to start from.
     place
-        Places the buffers by a key.
+        Function that places the buffers by a key.
     height, offsets
-        The plan of ``key``: its height and its offsets [n], in units.
+        Height and offsets [n], in units, of the plan to which ``key`` leads.
     target
         Height in units that is good enough.
     chance
         Source of random numbers.
     starts_at_peak
-        Whether the climb is one of those that always run (see :meth:`HeuristicSearch.climb_orders`).
+        Whether ``key`` is that of the order :data:`.orders.PEAK`, from which every search climbs
+        (:meth:`HeuristicSearch.climb_orders`).
     by_excess
-        Whether plans are compared by the sum of what lies above the target, not by their height. If many moments are crowded,
-        this shows progress in one of them.
+        Whether plans are compared by the number of units of buffers that lie above the target, not by their height. If many
+        moments are crowded, this shows progress at one of them, which the height does not.
     """
 
     def __init__(
@@ -167,25 +178,28 @@ class Climb:
         return self._key
 
     def _too_high(self, data: Data, best: int, height: int, offsets: Ints) -> Ints:
-        """The buffers that end above some random line between the target and the best height; at least one."""
+        """The buffers that end above a random line between the target and the height ``best``; at least one of them.
+
+        ``height`` and ``offsets`` belong to the plan whose buffers are examined.
+        """
         line = self._target + (best - self._target) * self._chance.choice([0.0, 0.5, 0.9])
         return np.flatnonzero(offsets + data.size > min(line, height - 1))
 
     def record(self, data: Data, height: int, offsets: Ints) -> None:
-        """Take note of the height and the offsets [n] that the last key led to."""
+        """Record the plan to which the last key led: its height and its offsets [n], in units."""
         self._height, self._offsets = height, offsets
         if self._best_worth is None:
             self._best_worth = self._worth(data, self._best_height, self._best_offsets)
         worth = self._worth(data, height, offsets)
         self._stale = 0 if worth < self._best_worth else self._stale + 1
-        # Keys that are only as good are accepted as well, because most changes do not show in the height.
+        # Keys that lead to an equally good plan are accepted as well, because most changes do not show in the height.
         if worth <= self._best_worth:
             self._best_worth, self._best_key = worth, self._key
             self._best_height, self._best_offsets = height, offsets
         self.best = min(self.best, height)
 
     def _worth(self, data: Data, height: int, offsets: Ints) -> int:
-        """The number of units by which plans are compared; smaller is better."""
+        """The number by which plans are compared, in units; smaller is better."""
         return int(np.clip(offsets + data.size - self._target, 0, data.size).sum()) if self._by_excess else height
 
 
@@ -219,9 +233,9 @@ class HeuristicSearch:
     seed
         Seed of the random numbers.
     improved
-        Called with every better plan: its height in units, its offsets [n], and the name of the method.
+        Called with every better plan: its height and its offsets [n] in units, and the name of the method.
     should_stop
-        Says whether to return.
+        Function that says whether to return.
     """
 
     def __init__(
@@ -246,7 +260,7 @@ class HeuristicSearch:
         Parameters
         ----------
         numbers
-            Numbers of the orders, as :func:`stowplan.portfolio.packing.orders.greedy_keys` counts them.
+            Numbers of the orders to use, as :func:`stowplan.portfolio.packing.orders.greedy_keys` counts them.
         source
             Name under which plans are reported.
         rounds
@@ -259,7 +273,8 @@ class HeuristicSearch:
                 if climb is None:
                     return
                 climbs.append(climb)
-        # The best two, and those from the order that starts at the peak, which does best if few moments are crowded.
+        # The climbs start from the two best plans and from the order that begins at the peak, which does best if few moments
+        # are crowded.
         ranked = sorted(climbs, key=lambda climb: climb.best)
         chosen = [*ranked[:2], *(climb for climb in climbs if climb.starts_at_peak)]
         for round_number in itertools.count():
@@ -270,8 +285,8 @@ class HeuristicSearch:
     def climb_from(self, offsets: Ints, source: str, rounds: int | None) -> None:
         """Climb from a plan.
 
-        The first key sorts the buffers by their offsets in the plan: if the plan uses no overlaps, first fit in this order puts
-        no buffer higher.
+        The first key sorts the buffers by their offsets in the plan. If the plan uses no overlaps, first fit in this order puts
+        no buffer higher than the plan does.
 
         Parameters
         ----------
@@ -298,9 +313,9 @@ class HeuristicSearch:
         rounds
             Maximum number of placements; None sets no limit.
         flip
-            Whether to use the first keys in another order and to climb by excess.
+            Whether to use the first keys in another order, and to compare plans by their excess (see :class:`Climb`).
         baseline
-            Whether to compute the baseline ``greedy``, which takes much longer, after the first keys.
+            Whether to compute the baseline ``greedy`` after the first keys. First fit takes much longer than a skyline.
         """
         keys = skyline_keys(self._data, self._chance, flip)
         climbs: list[Climb] = []
@@ -314,7 +329,8 @@ class HeuristicSearch:
             if round_number >= PARAMS.first_keys and round_number % 2 == 0:
                 self._continue(climbs[round_number // 2 % len(climbs)], source)
                 continue
-            # At first every round tries a new key. Later a new key is climbed from for a while before the comparison.
+            # At first, every round tries a new key. Later, every second round continues the climb from a new key, the
+            # challenger, which is compared with the other climbs after some rounds.
             if challenger is None:
                 key = next(keys)
                 height, offsets = self._placements.skyline(key)
@@ -330,7 +346,7 @@ class HeuristicSearch:
 
     @cached_property
     def _chance(self) -> np.random.Generator:
-        # Created on first use, because loading the generator takes longer than placing a few buffers.
+        # The generator is made on first use, because importing it takes longer than placing a few buffers.
         return np.random.default_rng(self._seed)
 
     @property
@@ -338,6 +354,7 @@ class HeuristicSearch:
         return (self._best is not None and self._best <= self._target) or self._should_stop()
 
     def _start(self, key: orders.Floats, place: Placement, source: str, starts_at_peak: bool = False) -> Climb | None:
+        """Place by a key and report the plan; returns a climb from it, or None if the search is done or was stopped."""
         placed = place(key)
         if placed is None:
             return None
@@ -345,18 +362,20 @@ class HeuristicSearch:
         return None if self._is_done else Climb(key, place, *placed, self._target, self._chance, starts_at_peak)
 
     def _continue(self, climb: Climb, source: str) -> None:
+        """Do one round of a climb, and report the plan if it is the best so far."""
         placed = climb.place(climb.next_key(self._data))
         if placed is not None:
             self._record(*placed, source)
             climb.record(self._data, *placed)
 
     def _record(self, height: int, offsets: Ints, source: str) -> None:
+        """Report a plan if it is lower than the best so far."""
         if self._best is None or height < self._best:
             self._best = height
             self._improved(height, offsets, source)
 
 
-#: More than any size.
+#: A number of units that is larger than any size or offset.
 _FAR = 1 << 62
 
 
@@ -375,11 +394,12 @@ def greedy(
     since: int,
     until: int,
 ) -> int:
-    """Place the buffers ``order[since:until]`` one after the other, each into the lowest hole, or the tightest if ``best_fit``.
+    """Place the buffers ``order[since:until]`` one after the other, each into the lowest hole that is large enough.
 
-    Returns the height of these buffers in units. Buffers of fixed offset must come first in ``order``. ``offsets`` [n] is
-    written. ``table`` [5 or more, n or more] keeps the placed buffers from one call to the next, by ascending offset. The other
-    arrays are those of :class:`stowplan.portfolio.packing.arrays.Data`.
+    If ``best_fit`` is set, each goes into the tightest hole instead. Returns the height of these buffers in units. Buffers with
+    a fixed offset must come first in ``order``. ``offsets`` [n] is written. ``table`` [5 or more, n or more] keeps the placed
+    buffers from one call to the next, by ascending offset. The other arrays are those of
+    :class:`stowplan.portfolio.packing.arrays.Data`.
     """
     begin, end, low, top, who = table[0], table[1], table[2], table[3], table[4]
     height = 0

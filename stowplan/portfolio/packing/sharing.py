@@ -1,4 +1,7 @@
-"""First fit and best fit for problems in which a new buffer may share bytes with buffers that are still live (overlaps)."""
+"""First fit and best fit for problems with overlaps, which permit a new buffer to share bytes with one that is still live.
+
+Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from stowplan.portfolio.packing.arrays import Data, Ints
 
 
 def partners(data: Data) -> tuple[Ints, Ints2D]:
-    """The overlaps of each buffer as (start [n + 1], table): those of buffer i are rows ``start[i]`` to ``start[i + 1] - 1``.
+    """The overlaps of each buffer, as a pair (start [n + 1], table [2 overlaps, 3]).
 
-    A row has three numbers: the other buffer; the least distance in units from the offset of i up to the other's, if i lies
-    below; and the least distance from the other's offset up to that of i, if the other lies below. Both distances are 0 if the
-    two may share bytes only at the same offset.
+    Those of buffer i are in rows ``start[i]`` to ``start[i + 1] - 1``. A row has three numbers: the other buffer; the least
+    distance in units from the offset of i up to the other's, if i lies below; and the least distance from the other's offset up
+    to that of i, if the other lies below. Both distances are 0 if the two may share bytes only at the same offset.
     """
     result, operand, distance, is_same = data.overlaps.T
     above = data.size[operand] * (1 - is_same)
@@ -44,12 +47,12 @@ def greedy_with_overlaps(
 ) -> int:
     """Place the buffers ``order[since:until]`` as :func:`stowplan.portfolio.packing.search.greedy` does, but with overlaps.
 
-    A placed buffer forbids a new one a range of offsets: between the lowest offset that is too high to lie below it and the
-    lowest that is high enough to lie above it. If the two may share an offset, there are two such ranges, one below and one
-    above that offset. The new buffer goes between the ranges of all placed buffers that live at the same time.
+    A placed buffer forbids a new one the offsets between the highest at which the new one lies below it and the lowest at which
+    the new one lies above it. If the two may share an offset, there are two such ranges, one below and one above that offset.
+    The new buffer goes between the ranges of all placed buffers that live at the same time.
 
     ``table`` [6, 2 n] keeps the placed buffers from one call to the next, by ascending offset; its last two rows are scratch
-    space. ``partner_start`` and ``partner`` come from :func:`partners`. Returns the height in units.
+    space. ``partner_start`` and ``partner`` come from :func:`partners`. Returns the height of these buffers in units.
     """
     begin, end, bottom, who, low, high = table[0], table[1], table[2], table[3], table[4], table[5]
     height = 0
@@ -77,13 +80,13 @@ def greedy_with_overlaps(
                 if below + above <= 0:
                     continue
                 for upper in range(ranges):
-                    too_high, high_enough = offsets[j] - below * (1 - upper), offsets[j] + above * (upper + 2 - ranges)
-                    # Insertion sort by the first offset that is too high: the ranges come almost in this order.
+                    low_enough, high_enough = offsets[j] - below * (1 - upper), offsets[j] + above * (upper + 2 - ranges)
+                    # Insertion sort by the start of the range is fast, because the ranges come almost in this order.
                     m = count
-                    while m > 0 and low[m - 1] > too_high:
+                    while m > 0 and low[m - 1] > low_enough:
                         low[m], high[m] = low[m - 1], high[m - 1]
                         m -= 1
-                    low[m], high[m] = too_high, high_enough
+                    low[m], high[m] = low_enough, high_enough
                     count += 1
             start, tightest = 0, -1
             for m in range(count):
@@ -109,7 +112,8 @@ def greedy_with_overlaps(
 
 @njit_inner
 def are_live_together(i: int, j: int, piece: Ints, first: Ints, last: Ints) -> bool:
-    """Whether buffers i and j take space at the same time at some moment."""
+    """Whether there is a section in which buffers i and j both take space. ``piece``, ``first`` and ``last`` are of
+    ``Data``."""
     p, q = piece[i], piece[j]
     while p < piece[i + 1] and q < piece[j + 1]:
         if first[p] < last[q] and first[q] < last[p]:

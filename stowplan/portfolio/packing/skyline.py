@@ -1,12 +1,14 @@
 """Compiled placement from the bottom up: the lowest valley of the skyline takes the best buffer that lives within it.
 
-The skyline is the height that the placed buffers reach in every section; a valley is its lowest stretch. Of the buffers whose
-lives lie within the valley, the one of the largest key is placed there. If there is none, the valley is raised to its lower
-neighbour. This is the best-fit rule for strip packing of Burke, Kendall and Whitwell (Operations Research 52, 2004) with fixed
-positions in time, as in Sekiyama et al. ("Profile-guided memory optimization for deep neural networks", 2018). A tree over the
-lives finds the buffer, so that placing n buffers takes about n log n steps. First fit, in contrast, compares all pairs.
+The *skyline* is the height that the placed buffers reach in every section. A *stretch* is a longest range of sections of equal
+height, and a *valley* is a lowest stretch. Of the buffers whose lives lie within the valley, the one with the largest key is
+placed there. If there is none, the valley is raised to its lower neighbour. This is the best-fit rule for strip packing of
+Burke, Kendall and Whitwell (Operations Research 52, 2004) with fixed positions in time, as in Sekiyama et al. ("Profile-guided
+memory optimization for deep neural networks", 2018). A tree over the lives finds the buffer, so that placing n buffers takes
+about n log n steps. First fit, in contrast, compares all pairs.
 
-Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
+Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`. The *key* [n] gives every buffer a
+number, by which the search sorts buffers. A buffer is *waiting* until it is placed.
 """
 
 from __future__ import annotations
@@ -21,9 +23,10 @@ from stowplan.portfolio.packing.orders import Floats
 #: Largest number of buffers in a leaf of the tree.
 _LEAF = 8
 
+#: A number of sections or units that is larger than any other.
 _FAR = 1 << 62
 
-#: More than the number of levels of the tree.
+#: A number that is larger than the number of levels of the tree.
 _DEPTH = 64
 
 
@@ -47,7 +50,7 @@ class Skyline:
         self._sections = data.sections
 
     def place(self, key: Floats) -> tuple[int, Ints]:
-        """The height in units and the offsets [n] of the placement by descending key [n]."""
+        """Place all buffers by their key [n]; returns the height and the offsets [n], in units."""
         offsets = np.empty(len(key), np.int64)
         placed = np.empty(len(key), np.int64)
         height = fill(
@@ -75,7 +78,10 @@ def supports(data: Data) -> bool:
 
 @njit_inner
 def _select(order: Ints, low: int, high: int, middle: int, value: Ints) -> None:
-    """Reorder ``order[low:high]`` so that no value before ``middle`` is larger and none after it smaller (quickselect)."""
+    """Reorder ``order[low:high]`` by ``value``, so that the entry at ``middle`` is the one that sorting would put there.
+
+    No buffer before ``middle`` then has a larger value, and none after it a smaller one (quickselect).
+    """
     high -= 1
     while low < high:
         pivot = value[order[(low + high) // 2]]
@@ -99,9 +105,9 @@ def _select(order: Ints, low: int, high: int, middle: int, value: Ints) -> None:
 
 @njit
 def build_tree(begin: Ints, end: Ints, order: Ints, leaf: Ints, latest: Ints, soonest: Ints) -> None:
-    """Build a tree over the lives by halving them, by their begins and their ends in turn.
+    """Build a binary tree over the lives. It halves them by their begins and by their ends in turn, level by level.
 
-    Node v has the children 2 v and 2 v + 1.
+    Node 1 is the root, and node v has the children 2 v and 2 v + 1.
 
     Parameters
     ----------
@@ -110,7 +116,7 @@ def build_tree(begin: Ints, end: Ints, order: Ints, leaf: Ints, latest: Ints, so
     order
         [n] output: the buffers in the order of the leaves.
     leaf
-        [n] output: the leaf at each place of ``order``.
+        [n] output: the leaf node to which each place of ``order`` belongs.
     latest, soonest
         [nodes] output: the latest begin and the soonest end of the lives below each node.
     """
@@ -137,7 +143,7 @@ def build_tree(begin: Ints, end: Ints, order: Ints, leaf: Ints, latest: Ints, so
 
 @njit_inner
 def _update_leaf(node: int, n: int, leaves: int, key: Floats, waiting: NDArray[np.int8], best: Ints) -> None:
-    """Recompute the best waiting buffer of a leaf."""
+    """Recompute the place of the waiting buffer with the largest key in a leaf, -1 if there is none."""
     best_place = -1
     for place in range(n * (node - leaves) // leaves, n * (node - leaves + 1) // leaves):
         if waiting[place] == 1 and (best_place < 0 or key[place] > key[best_place]):
@@ -147,7 +153,7 @@ def _update_leaf(node: int, n: int, leaves: int, key: Floats, waiting: NDArray[n
 
 @njit_inner
 def _update_node(node: int, key: Floats, best: Ints) -> None:
-    """Recompute the best waiting buffer of an inner node from its children; ties go to the first."""
+    """Recompute the place of the waiting buffer with the largest key below an inner node; ties go to the first child."""
     left, right = best[2 * node], best[2 * node + 1]
     best[node] = left if right < 0 or (left >= 0 and key[left] >= key[right]) else right
 
@@ -166,7 +172,10 @@ def _best_within(
     best: Ints,
     stack: Ints,
 ) -> int:
-    """The waiting buffer of the largest key that lives within ``[since, until)``; -1 if there is none."""
+    """The waiting buffer with the largest key that lives within ``[since, until)``; -1 if there is none.
+
+    ``best`` [nodes] has the waiting buffer with the largest key below each node, and ``stack`` is scratch space.
+    """
     leaves = len(best) // 2
     best_place, depth = -1, 1
     stack[0] = 1
@@ -195,7 +204,7 @@ def _best_within(
 
 @njit_inner
 def _push(level: int, start: int, levels: Ints, starts: Ints, count: int) -> None:
-    """Add a valley to a heap of ``count`` valleys, in which the lowest and then the earliest comes first."""
+    """Add a stretch to a heap of ``count`` stretches, in which the lowest comes first, and of equal ones the earliest."""
     at = count
     while at > 0:
         above = (at - 1) // 2
@@ -208,7 +217,7 @@ def _push(level: int, start: int, levels: Ints, starts: Ints, count: int) -> Non
 
 @njit_inner
 def _pop(levels: Ints, starts: Ints, count: int) -> None:
-    """Remove the first valley from a heap of ``count`` valleys."""
+    """Remove the first stretch from a heap of ``count`` stretches."""
     level, start = levels[count - 1], starts[count - 1]
     at = 0
     while True:
@@ -243,8 +252,9 @@ def fill(
 ) -> int:
     """Place all buffers; returns the height in units.
 
-    All arrays of buffers are in the order of the tree's leaves. ``offsets`` [n] is written, in units. ``waiting`` [n] and
-    ``scratch``, of the length that :class:`Skyline` allocates, are scratch space.
+    All arrays of buffers are in the order of the tree's leaves; ``leaf``, ``latest`` and ``soonest`` come from
+    :func:`build_tree`. ``offsets`` [n] is written, in units. ``waiting`` [n] and ``scratch``, of the length that
+    :class:`Skyline` allocates, are scratch space.
     """
     n, leaves = len(size), len(latest) // 2
     waiting[:] = 1
@@ -257,7 +267,8 @@ def fill(
         _update_leaf(node, n, leaves, key, waiting, best)
     for node in range(leaves - 1, 0, -1):
         _update_node(node, key, best)
-    # Stretches of equal level, indexed by their first section: the level, the start of the next stretch and of the one before.
+    # The stretches of the skyline, indexed by their first section: the level (-1 if no stretch starts there), the start of the
+    # next stretch, and the start of the one before.
     width = sections + 1
     level, after, before, scratch = (
         scratch[:width],
@@ -267,8 +278,8 @@ def fill(
     )
     level[:], before[:] = -1, -1
     level[0], after[0] = 0, sections
-    # A heap of stretches that may be the lowest valley; outdated ones stay in it until they are popped. A placement adds at
-    # most three. Raising adds one, but it also merges a stretch that a placement has added.
+    # A heap of the stretches that may be the lowest. Outdated entries stay in it until they are popped. A placement adds at
+    # most three entries. Raising adds one, but it also merges a stretch that a placement has added.
     levels, starts, count = scratch[: 5 * n + 2], scratch[5 * n + 2 :], 1
     levels[0], starts[0] = 0, 0
     height, unplaced = 0, n
@@ -306,7 +317,7 @@ def fill(
             level[first], after[first] = top, last
             middle = first
         else:
-            # The valley is not the whole of time, because any waiting buffer would live within that.
+            # The valley does not cover all sections, because any waiting buffer would live within such a valley.
             middle = since
             top = _FAR
             if since > 0:
@@ -314,7 +325,7 @@ def fill(
             if until < sections:
                 top = min(top, level[until])
             level[since] = top
-        # Merge adjacent stretches of equal level.
+        # The changed stretch is merged with adjacent ones of equal level.
         follower = after[middle]
         if follower < sections and level[follower] == top:
             after[middle], level[follower] = after[follower], -1

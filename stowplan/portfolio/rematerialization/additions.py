@@ -233,17 +233,17 @@ def add_best(
 ) -> int:
     """Add to a sequence the runs that recompute one storage and save the most bytes for their cost.
 
-    Storages that wait during the run with the most live bytes are considered. No errors are raised.
+    Storages that wait during the run with the most live bytes are considered.
 
     Parameters
     ----------
     runs, count
-        An array, and the length of the sequence that its first ``count`` entries hold. The sequence is replaced by the new
-        one, which is never longer than the array.
+        The sequence, in the first ``count`` entries of the array. It is replaced by the new one, which is never longer than the
+        array.
     limit
         Limit of the live bytes.
     chance
-        [1] state of the random numbers.
+        [1] state of the random number generator.
     noise
         Largest random increase of a ratio of bytes saved to cost, in thousandths.
     work

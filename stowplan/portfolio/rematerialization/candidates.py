@@ -1,7 +1,8 @@
 """The main heuristic for rematerialization, the candidate ``search``, as a function of (problem, context).
 
-It tries several orders of the operators and makes each fit the limit: by adding runs, and by a simulation that evicts storages
-when memory runs out. Then it improves the best sequence by ruin and recreate and by simulated annealing.
+It tries several orders of the operators, and brings each within the limit of live bytes: by adding runs, and by a simulation
+that evicts storages when memory runs out. Then it improves the best sequence by ruin and recreate and by simulated annealing.
+The docstring of the package explains the terms.
 """
 
 from __future__ import annotations
@@ -42,22 +43,22 @@ class SearchParameters(Parameters, frozen=True):
     slice: int = 10_000_000
     """Runs times steps of annealing between two calls of ``closed``."""
     least_share: float = 0.5
-    """Part of the time limit for the search for the least peak, if nothing else was within the limit."""
+    """Part of the time limit for the search for the least peak, if no other method finds a sequence within the limit."""
     first_policies: int = 3
     """Eviction policies that the simulations of the first plans try."""
     fewest_steps: int = 20_000
-    """Minimum number of steps of an annealing run."""
+    """Steps of a cooling of simulated annealing, at least."""
     steps_per_run: int = 400
-    """Steps of an annealing run for each run of the sequence."""
+    """Steps of a cooling of simulated annealing for each run of the sequence."""
     rounds: int = 3_000
-    """Runs times rounds of ruin and recreate between two calls of ``closed``."""
+    """Runs of the sequence times rounds of ruin and recreate between two calls of ``closed``."""
     recreations: int = 40
-    """Number of slices of ruin and recreate, one after the other, that start from the same best sequence."""
+    """Slices of ruin and recreate, one after the other, before annealing or another start from the best sequence."""
     round_steps: int = 100
-    """Steps of annealing that a round of ruin and recreate counts as, in the work limit of deterministic runs."""
+    """Steps of annealing as which a round of ruin and recreate counts, in the work limit of deterministic runs."""
     weight: float = 4.0
-    """Weight of the bytes above the limit in annealing: as many bytes as the limit, in multiples of the cost of all
-    operators."""
+    """Multiple of the cost of all operators. In annealing, it is the cost of exceeding the limit by as many bytes as the limit
+    has."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
@@ -75,7 +76,7 @@ class _Search:
         self._simulations = context.work(work_rates.REMAT_SIMULATIONS, max(1, self.structure.ops), least=1)
 
     def report_if_better(self, sequence: Sequence[int] | None, source: str) -> bool:
-        """Report a sequence if it is within the limit and cheaper than all before; returns whether it is."""
+        """Report a sequence if it is within the limit and costs less than all before; returns whether it does."""
         if sequence is None:
             return False
         plan = self.structure.made(sequence)
@@ -97,18 +98,19 @@ class _Search:
         sequence = simulate_within_limit(self.structure, order, policy, self.context.within(part))
         name = "greedy" if policy.checkpoints is None else "checkpoints"
         self.report_if_better(sequence, name)
-        # Many runs that a simulation adds turn out not to be needed, and are removed.
+        # Many of the runs that a simulation adds are not needed. Repairing the sequence removes them.
         self.report_if_better(
             None if sequence is None else self.insertion.repaired(sequence, self.limit, self.context.closed), name
         )
         return sequence
 
     def is_done(self) -> bool:
-        """Whether the time is over, or the best plan runs nothing twice."""
+        """Whether the time is over, or the best plan has no added cost."""
         return self.context.closed() or (self.best is not None and self.best.objective == 0)
 
     def orders(self) -> Iterator[list[int]]:
-        """The order given, then those of compilers, then those of beam search, which have the lowest peaks as a rule."""
+        """Yield the order of the input, then those of compilers, then those of beam search, which mostly have the lowest
+        peaks."""
         ordering = self.structure.ordering
         yield self.structure.order
         for name in ("dfs", "bfs", "lpmf"):
@@ -123,7 +125,8 @@ class _Search:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """The main heuristic: several orders, made to fit by adding runs and by simulation, then local search from the best."""
+    """The main heuristic: bring several orders within the limit by adding runs and by simulation, then improve the best
+    plan."""
     run = _Search(problem, context)
     structure = run.structure
     if not structure.ops:
@@ -133,10 +136,10 @@ def search(problem: Problem, context: Context) -> None:
     if load_bound(structure) > run.limit:
         context.proven_infeasible("cuts", proofs.explain_infeasible(structure, run.limit, context))
         return
-    # With a host there are no drafts from cuts: their bounds do not hold for plans that fetch values.
+    # With a host there are no drafts from cuts, because their bounds do not hold for plans that fetch values.
     if problem.channel is None and structure.ops >= CUTS.large and _try_two_cuts(run):
         return
-    # A deterministic run skips the quick first plans, since the steps that follow find plans as good.
+    # A deterministic run skips the quick first plans, since the later steps find equally good plans.
     orders_done = [] if context.heard() is None else _first_plans(run)
     orders: list[list[int]] = []
     for order in run.orders():
@@ -145,7 +148,7 @@ def search(problem: Problem, context: Context) -> None:
             run.report_if_better(order, "order")
         if run.is_done():
             return
-    # Orders of lower peak come first, because they leave less to evict.
+    # Orders with lower peaks come first, because fewer bytes have to be evicted.
     orders.sort(key=structure.ordering.peak)
     is_late = context.within(PARAMS.first_share)
     jobs = [(order, Policy()) for order in orders if order not in orders_done]
@@ -169,7 +172,7 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _try_two_cuts(run: _Search) -> bool:
-    """Report plans from two cuts and the bounds that they give; returns whether the search is finished."""
+    """Report plans from two cuts (:mod:`.two_cuts`) and their bounds; returns whether the search is finished."""
     context, limit = run.context, run.limit
     report_bound = partial(context.bound, source="cuts")
     sequences = drafts(run.insertion, Moments(run.structure), limit, report_bound, context.closed)
@@ -189,9 +192,9 @@ def _try_two_cuts(run: _Search) -> bool:
 
 
 def _first_plans(run: _Search) -> list[list[int]]:
-    """Report plans for two orders before computing others, which takes long on large graphs; returns these orders.
+    """Report plans for two orders; returns these orders. Computing other orders takes long on large graphs.
 
-    They are the order given, and the order in which the best plan so far runs the operators first.
+    They are the order of the input, and the order in which the best plan so far runs the operators for the first time.
     """
     orders = [run.structure.order]
     incumbent_plan, _ = run.context.incumbent()
@@ -202,7 +205,7 @@ def _first_plans(run: _Search) -> list[list[int]]:
             run.report_if_better(order, "order")
             if run.is_done():
                 return orders
-            # The first plan may take all the time, because on a busy machine no other candidate has one yet.
+            # The search for a first plan may take all the time, because on a busy machine no other candidate has a plan yet.
             run.simulate(order, policy, PARAMS.first_share / 4 if run.best else 1.0)
     for order in orders:
         run.report_if_better(run.insertion.repaired(order, run.limit, run.context.closed), "insertion")
@@ -210,7 +213,7 @@ def _first_plans(run: _Search) -> list[list[int]]:
 
 
 def _minimize_peak(run: _Search, orders: Sequence[Sequence[int]]) -> None:
-    """Minimize the peak until it is within the limit: if the limit is tight, no other method reaches it."""
+    """Minimize the peak until it is within the limit. If the limit is tight, no other method finds a plan."""
     is_over = run.context.within(PARAMS.least_share)
     free = build(msgspec.structs.replace(run.structure.problem, limit=None))
     run.report_if_better(minimize_peak(free, orders, is_over, run.limit).sequence, "least peak")
@@ -222,7 +225,10 @@ def _rounds(runs: int) -> int:
 
 
 def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
-    """Improve the best sequence by ruin and recreate, in turn with simulated annealing from it and from the first order."""
+    """Improve the best sequence by ruin and recreate, in turn with simulated annealing.
+
+    Annealing starts from the best sequence or from ``orders[0]``.
+    """
     context, structure = run.context, run.structure
     room = run.insertion.room
     work_left = context.work(work_rates.REMAT_STEPS, least=PARAMS.slice // 10)
@@ -237,8 +243,8 @@ def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
                 else min(PARAMS.recreations, 1 + work_left // (PARAMS.rounds * PARAMS.round_steps)),
             )
         else:
-            # Annealing often starts from the order of the lowest peak, because a sequence that fits at a high cost has few good
-            # neighbours.
+            # Annealing often starts from the order with the lowest peak, because a sequence that is within the limit at a high
+            # cost has few good neighbours.
             start: Sequence[int] = orders[0]
             if turn % 6 == 3 and run.best is not None and len(run.best.sequence) < room - 4:
                 start = run.best.sequence
@@ -248,7 +254,8 @@ def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
 
 
 def _ruin_and_recreate(run: _Search, slices: int) -> int:
-    """Ruin and recreate from the best sequence of all candidates, slice by slice; returns its work in runs times steps."""
+    """Ruin and recreate from the best sequence of all candidates, in ``slices`` slices; returns the work in runs times
+    steps."""
     shared_best, _ = run.context.incumbent()
     best = run.best
     assert best is not None
@@ -270,7 +277,11 @@ def _ruin_and_recreate(run: _Search, slices: int) -> int:
 
 
 def _anneal(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int:
-    """One run of simulated annealing from a sequence, slice by slice; returns its work in runs times steps."""
+    """One cooling of simulated annealing from a sequence, slice by slice; returns the work in runs times steps.
+
+    ``weight`` is the cost of exceeding the limit by as many bytes as it has. If ``hot`` is set, the first temperature is drawn
+    at random and higher.
+    """
     structure, graph, work = run.structure, run.insertion.graph, run.insertion.work
     runs = np.zeros(run.insertion.room, np.int64)
     best = np.zeros_like(runs)
@@ -279,7 +290,7 @@ def _anneal(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
     runs[:count] = start
     steps = max(PARAMS.fewest_steps, PARAMS.steps_per_run * count)
     slices = max(1, steps * count // PARAMS.slice)
-    # The temperature falls from about the cost of an operator to where worse steps are never accepted.
+    # The temperature falls from at most the mean cost of an operator to a value at which worse steps are hardly ever accepted.
     mean = max(1.0, float(sum(structure.cost)) / max(1, structure.ops))
     highest = mean * float(run.chance.choice([0.03, 0.1, 0.3, 1.0])) if hot else mean * 0.01
     size, at, began = max(1, steps // slices), 0, time.monotonic()
@@ -293,7 +304,7 @@ def _anneal(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int
             run.report_if_better(best[:length].tolist(), "local search")
         at += 1
         if at == 1:
-            # The first slice shows how slow the machine is, so that the annealing ends within its part of the time.
+            # The time of the first slice sets the number of slices, so that the annealing ends within its part of the time.
             in_time, _ = run.context.limits(run.context.seconds(PARAMS.cooling_share) / (time.monotonic() - began + 1e-9), None)
             slices = max(1, min(slices, int(in_time)))
     return size * at * len(start)

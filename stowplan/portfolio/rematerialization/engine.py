@@ -1,7 +1,8 @@
 """Live bytes of a sequence of runs, and simulated annealing over sequences. Compiled.
 
-A move removes a run, adds one, or moves one to another place. Simulated annealing (Kirkpatrick et al. 1983) minimizes a
-weighted sum of the added cost and the bytes above the limit, so that a sequence may break the limit on its way to a better one.
+A *run* is one execution of an operator. A step of the annealing removes a run, adds one, or moves one to another place.
+Simulated annealing (Kirkpatrick et al. 1983) minimizes a weighted sum of the added cost and the bytes above the limit, so that
+a sequence may exceed the limit on the way to a better one.
 """
 
 from __future__ import annotations
@@ -25,31 +26,37 @@ class Graph(NamedTuple):
     """A structure as int64 arrays. Row i of a list of lists ``x`` is ``x[x_start[i] : x_start[i + 1]]``."""
 
     need_start: Ints
+    """[operators + 1] index of each operator's first entry in ``need``."""
     need: Ints
     """Values that each operator needs."""
     write_start: Ints
+    """[operators + 1] index of each operator's first entry in ``write``."""
     write: Ints
     """Values that each operator writes."""
     pair_start: Ints
+    """[operators + 1] index of each operator's first entry in ``pair``."""
     pair: Ints
     """Values whose bytes a result of each operator may take over."""
     bar_start: Ints
+    """[operators + 1] index of each operator's first entry in ``bar``."""
     bar: Ints
     """Operators of which no run may come after a run of each operator."""
     parent: Ints
     """[values] the value whose bytes a view shares; -1 for a value with bytes of its own."""
     size: Ints
-    """[values] bytes."""
+    """[values] size in bytes."""
     writer: Ints
-    """[values] the operator that writes it; -1 for inputs."""
+    """[values] the operator that writes the value; -1 for inputs."""
     kept: Ints
-    """[values] 1 if it stays until the end, otherwise 0."""
+    """[values] 1 if the value is kept until the end, otherwise 0."""
     cost: Ints
     """[operators] cost of a run."""
     once: Ints
-    """[operators] 1 if it may run only once, otherwise 0."""
+    """[operators] 1 if the operator may run only once, otherwise 0."""
     reserved: Ints
-    """Five numbers for each reservation: ``since``, ``until``, ``size``, ``times`` and ``of``; -1 stands for no operator."""
+    """Five numbers for each reservation, bytes of the limit that something outside of the graph takes: the operators ``since``
+    and ``until`` whose runs it lies between, ``size``, and ``times`` and ``of``, for a multiple of the live bytes at an
+    operator that is added to the size. -1 stands for no operator."""
 
 
 def build_graph(structure: Structure) -> Graph:
@@ -69,7 +76,7 @@ def build_graph(structure: Structure) -> Graph:
 
 
 def lists(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """A list of lists as two arrays: where each row starts, and all items."""
+    """A list of lists as two arrays: the index at which each row starts, and all items."""
     start = np.array([0, *itertools.accumulate(len(row) for row in rows)], np.int64)
     return start, np.array([item for row in rows for item in row], np.int64)
 
@@ -83,19 +90,20 @@ class Scratch(NamedTuple):
     instance: Ints
     """[values] the current instance of each value; -1 if there is none."""
     size: Ints
-    """[instances] bytes."""
+    """[instances] size in bytes."""
     begin: Ints
-    """[instances] the run that makes it."""
+    """[instances] number of the run that makes the instance; 0 for inputs."""
     last: Ints
-    """[instances] the last run that needs it."""
+    """[instances] number of the last run that makes or needs the instance; -1 if no run needs an input, and the number of all
+    runs if the instance is kept until the end."""
     ran: Ints
-    """[operators] 1 once it has run."""
+    """[operators] 1 once the operator has run."""
     barred: Ints
-    """[operators] 1 once it may not run any more."""
+    """[operators] 1 once the operator may not run any more."""
     operand: Ints
     """Instances whose bytes a result may take over, run by run."""
     reusing_run: Ints
-    """The run of each entry of ``operand``."""
+    """Number of the run of each entry of ``operand``."""
     reserved_bytes: Ints
     """[runs] bytes that reservations take."""
 
@@ -126,18 +134,21 @@ def copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
 
 @njit
 def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> bool:
-    """Whether the sequence ``runs[:count]`` is valid; ``live[:count]`` then has the live and reserved bytes of each run."""
+    """Replay the sequence ``runs[:count]``; returns whether it is valid.
+
+    If it is, ``live[:count]`` receives the live and reserved bytes during each run.
+    """
     instance, size, begin, last, ran, barred, operand, reusing_run, reserved_bytes = work
     fill(last, len(last), -1)
     fill(ran, len(ran), 0)
     fill(barred, len(barred), 0)
     fill(instance, len(instance), -1)
-    made = pairs = 0
+    instances = pairs = 0
     for value in range(len(graph.size)):
         if graph.writer[value] < 0:
-            instance[value], size[made], begin[made] = made, graph.size[value], 0
-            made += 1
-    given = made
+            instance[value], size[instances], begin[instances] = instances, graph.size[value], 0
+            instances += 1
+    input_count = instances
     for at in range(count):
         op = runs[at]
         if barred[op] or (ran[op] and graph.once[op]):
@@ -158,8 +169,8 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
         for write in range(graph.write_start[op], graph.write_start[op + 1]):
             value = graph.write[write]
             if graph.parent[value] < 0:
-                instance[value], size[made], begin[made] = made, graph.size[value], at
-                made += 1
+                instance[value], size[instances], begin[instances] = instances, graph.size[value], at
+                instances += 1
             else:
                 instance[value] = instance[graph.parent[value]]
             last[instance[value]] = at
@@ -170,14 +181,14 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
         if graph.kept[value]:
             last[instance[value]] = count
     fill(live, count + 1, 0)
-    for number in range(made):
-        if number >= given or last[number] >= 0:
+    for number in range(instances):
+        if number >= input_count or last[number] >= 0:
             live[begin[number]] += size[number]
             live[min(count, last[number] + 1)] -= size[number]
     for at in range(1, count):
         live[at] += live[at - 1]
     for number in range(pairs):
-        # An operand whose bytes the result takes over is not counted in addition to the result.
+        # An operand whose bytes a result takes over does not count in addition to the result.
         if last[operand[number]] == reusing_run[number]:
             live[reusing_run[number]] -= size[operand[number]]
     if len(graph.reserved):
@@ -187,7 +198,7 @@ def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> 
 
 @njit_inner
 def _place(runs: Ints, count: int, op: int) -> int:
-    """The place of the run of an operator that runs once; ``count`` if there is none."""
+    """The number of the first run of an operator; ``count`` if there is none."""
     at = 0
     while at < count and runs[at] != op:
         at += 1
@@ -196,7 +207,7 @@ def _place(runs: Ints, count: int, op: int) -> int:
 
 @njit_inner
 def _reserve(graph: Graph, runs: Ints, count: int, live: Ints, reserved_bytes: Ints) -> None:
-    """Add to the live bytes of each run the largest of the reservations in force."""
+    """Add to the live bytes of each run the largest of the reservations that are in force during it."""
     fill(reserved_bytes, count, 0)
     for row in range(len(graph.reserved) // 5):
         since, until = graph.reserved[5 * row], graph.reserved[5 * row + 1]
@@ -248,14 +259,14 @@ def anneal(
     limit
         Limit of the live bytes.
     best, best_cost
-        ``best`` receives the cheapest sequence within the limit; it must cost less than ``best_cost``, which is an added cost.
+        ``best`` receives the cheapest sequence within the limit, if its added cost is less than ``best_cost``.
     chance
-        [1] state of the random numbers.
+        [1] state of the random number generator.
     schedule
-        [3] temperature at the first step and at the last, in costs; and the cost of exceeding the limit by as many bytes as it
-        has.
+        [3] temperature at the first step and at the last, in units of cost; and the cost of exceeding the limit by as many
+        bytes as it has.
     steps
-        Number of moves to try.
+        Number of changes to try.
     scratch
         Scratch space: three times as many numbers as ``runs`` has entries, two more, and one for each operator.
 

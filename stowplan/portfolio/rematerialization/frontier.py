@@ -1,4 +1,7 @@
-"""The trade-off between peak and added cost: a plan for each of several limits of live bytes, and of bytes on the host."""
+"""The trade-off between memory and added cost: a plan for each of several limits of live bytes, and of bytes on the host.
+
+The *added cost* of a plan is the cost of all runs of operators, less the cost of running each operator once.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +52,12 @@ def frontier(
     problem
         The problem; its own limit is ignored.
     limits
-        Limits of the live bytes; or their number, in which case they are spaced evenly from the lower bound of the peak to the
-        peak of the order given.
+        Limits of the live bytes; or their number. In that case they are spaced evenly from the lower bound of the peak to the
+        peak of the order of the input.
     on_point
         Called with the result for each limit in turn; its bound may still rise afterwards.
     host_limits
-        Limits of the bytes on the host, by default that of the problem. All ``limits`` are solved for each of them, the
+        Limits of the bytes on the host, by default that of the problem. All ``limits`` are solved for each of these, the
         smallest first.
     options
         Options of :func:`stowplan.solve`, for each limit. Once ``cancel`` is set, the remaining limits are skipped.
@@ -62,7 +65,8 @@ def frontier(
     Returns
     -------
     list of Point
-        A larger limit, of live bytes or of bytes on the host, never costs more, and a smaller one never has a lower bound.
+        The results. A plan for a larger limit, of live bytes or of bytes on the host, never costs more, and a smaller limit
+        never has a lower bound.
 
     Raises
     ------
@@ -90,25 +94,28 @@ def frontier(
 def _points(
     problem: Problem, limits: Sequence[int], plans: dict[int, Plan], on_point: Callable[[Point], None], options: dict[str, Any]
 ) -> list[Point]:
-    """Points for ascending limits of the live bytes.
+    """The points for ascending limits of the live bytes.
 
-    ``plans`` has, by limit, the plans for fewer bytes on the host. They are starting points, and are replaced by better ones.
+    ``plans`` has, by limit, the plans for a smaller limit of bytes on the host. They are starting points, and are replaced by
+    the plans that are found.
     """
     points: list[Point] = []
     plan: Plan | None = None
     host_limit = None if problem.host is msgspec.UNSET else problem.host.limit
     for limit in limits:
         limited = msgspec.structs.replace(problem, limit=limit)
-        # A plan within a limit is also within every larger one, so that it serves as a starting point.
+        # A plan within a limit is also within every larger limit, so it can serve as a starting point.
         starts = {"tighter": plan, "smaller host": plans.get(limit)}
         start_plans = {
             name: msgspec.structs.replace(plan, problem=limited.digest) for name, plan in starts.items() if plan is not None
         }
         result = solve(limited, plans=start_plans, **options)
         plan = result.plan
-        none = result.status == "infeasible"
+        proven_infeasible = result.status == "infeasible"
         if plan is None:
-            points.append(Point(limit, None, None, None if none else result.bound, None, none, host_limit))
+            points.append(
+                Point(limit, None, None, None if proven_infeasible else result.bound, None, proven_infeasible, host_limit)
+            )
         else:
             plans[limit] = plan
             points.append(Point(limit, plan.peak, plan.objective, result.bound, plan, False, host_limit))
@@ -119,11 +126,11 @@ def _points(
 
 
 def _with_bounds(points: list[Point]) -> list[Point]:
-    """The points, each with the best bound or infeasibility that is proven for its limit or a larger one."""
+    """The points, each with the best bound, or the infeasibility, that is proven for its limits or for larger ones."""
     better: list[Point] = []
     for point in points:
         above = [other for other in points if other.limit >= point.limit and (other.host_limit or 0) >= (point.host_limit or 0)]
-        none = any(other.is_infeasible for other in above)
-        bounds = [other.bound for other in above if other.bound is not None and not none]
-        better.append(point._replace(bound=max(bounds, default=None), is_infeasible=none))
+        proven_infeasible = any(other.is_infeasible for other in above)
+        bounds = [other.bound for other in above if other.bound is not None and not proven_infeasible]
+        better.append(point._replace(bound=max(bounds, default=None), is_infeasible=proven_infeasible))
     return better

@@ -1,12 +1,13 @@
-"""Sequences by simulation: run a given order, evict storages when memory runs out, and recompute them when they are needed.
+"""Sequences by simulation: run the operators in an order, evict storages when memory runs out, and recompute them when needed.
 
-A policy chooses the storage to evict by its bytes, the time to its next use and the cost of recomputing it, like caches whose
-requests are known (Belady 1966) and dynamic tensor rematerialization (Kirisame et al. 2021). Checkpointing (Griewank and
-Walther 2000; Chen et al. 2016) is the same simulation, restricted to keep over long times only storages that are live between
-segments of the order.
+To *evict* a storage is to give up its bytes before its last use. A *policy* chooses the storage to evict by its bytes, the time
+to its next use and the cost of recomputing it. Such rules are known from caches whose requests are known (Belady 1966) and from
+dynamic tensor rematerialization (Kirisame et al. 2021). *Checkpointing* (Griewank and Walther 2000; Chen et al. 2016) is the
+same simulation, in which only storages that are live between segments of the order are kept over long times.
 
-The simulation has at most one instance of each storage and may keep a storage that nobody needs any more. The peak of the plan
-is therefore never above that of the simulation.
+In the simulation there is at most one copy of each storage, and a storage may be in memory that no operator needs any more. The
+peak of the plan is therefore never above that of the simulation. A *reservation* is a number of bytes of the limit that
+something outside of the graph takes between two moments of a plan.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ class SimulationParameters(Parameters, frozen=True):
     """Parameters of the simulation."""
 
     parts: tuple[float, ...] = (0.75, 0.5, 0.25)
-    """Parts of a range from which the live bytes at an operator that reservations count are assumed, one after the other. The
-    range is from the fewest bytes that can be live there up to the number of bytes with which nothing else would fit.
+    """Parts of a range of bytes. If the size of a reservation depends on the live bytes at an operator, these bytes are assumed
+    to be at these places of the range, one after the other. The range is from the fewest bytes that can be live at the operator
+    up to the number with which nothing else would fit.
     """
 
 
@@ -35,9 +37,10 @@ PARAMS = parameters(SimulationParameters, __name__)
 
 @dataclass(frozen=True)
 class Policy:
-    """An eviction policy: evict the storage of the largest ``size ** bytes * distance ** time / (1 + cost) ** cost`` first.
+    """An eviction policy: evict the storage with the largest score first.
 
-    The distance is that to the next use, in operators of the order; the cost is that of recomputing the storage.
+    The score is ``size ** bytes * distance ** time / (1 + c) ** cost``, where the size is that of the storage in bytes, the
+    distance is the number of operators of the order up to its next use, and c is the cost of recomputing it.
     """
 
     bytes: float = 1.0
@@ -45,12 +48,12 @@ class Policy:
     time: float = 1.0
     """Exponent of the distance."""
     cost: float = 1.0
-    """Exponent of the cost."""
+    """Exponent of 1 plus the cost of recomputing."""
     checkpoints: Collection[int] | None = None
-    """The only storages that are kept over a distance longer than ``reach``, even if there is space for others; None for
-    all."""
+    """The only storages that are kept over a distance longer than ``reach``, even if there is space for others; None if all
+    storages may be kept."""
     reach: int = 0
-    """That distance, in operators of the order."""
+    """Distance, in operators of the order, over which storages that are no checkpoints are kept at most."""
 
 
 def simulate(
@@ -60,20 +63,20 @@ def simulate(
     policy: Policy = Policy(),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[int] | None:
-    """A sequence whose peak is within a limit; None if the simulation finds none or is stopped.
+    """A sequence whose peak is within a limit; None if the simulation fails or is stopped.
 
     Parameters
     ----------
     structure
         The structure of the problem.
     order
-        The order in which operators run for the first time; it has all of them.
+        The order in which all operators run for the first time.
     limit
         Limit of the live bytes.
     policy
-        Which storage to evict first.
+        The policy that chooses storages to evict.
     should_stop
-        Called before every operator of the order.
+        Function that is called before every operator of the order and says whether to give up.
     """
     sequences = [
         _run_simulation(variant, order, limit, policy, should_stop) for variant in with_assumed_reservations(structure, limit)
@@ -83,10 +86,10 @@ def simulate(
 
 
 def with_assumed_reservations(structure: Structure, limit: int) -> list[Structure]:
-    """The structure with reservations of fixed sizes.
+    """Structures of the same problem whose reservations have fixed sizes.
 
-    If reservations count the live bytes at some operator, which depend on the plan, there are several such structures, each
-    with another assumption on these bytes.
+    If the size of a reservation depends on the live bytes at some operator, which depend on the plan, there are several such
+    structures, each with another assumption on these bytes. Otherwise the structure itself is the only one.
     """
     counted = {row.of for row in structure.reservations if row.of is not None}
     if not counted:
@@ -97,7 +100,7 @@ def with_assumed_reservations(structure: Structure, limit: int) -> list[Structur
 
 
 def _own_bytes(structure: Structure, op: int) -> int:
-    """The fewest bytes that can be live at an operator: those that it reads and writes, and inputs that stay."""
+    """The fewest bytes that can be live at an operator: the storages that it reads and writes, and inputs that are kept."""
     stays = (value for value, kept in enumerate(structure.kept) if kept and structure.writer[value] < 0)
     used = (structure.root[value] for value in (*structure.needs[op], *structure.writes[op], *stays))
     return sum(structure.size[root] for root in {*used})
@@ -106,7 +109,7 @@ def _own_bytes(structure: Structure, op: int) -> int:
 def _run_simulation(
     structure: Structure, order: Sequence[int], limit: int, policy: Policy, should_stop: Callable[[], bool]
 ) -> list[int] | None:
-    """Run the compiled simulation step by step."""
+    """Run the compiled simulation step by step; returns the sequence of runs, or None if it fails or is stopped."""
     graph = build_graph(structure)
     tables = residency.order_tables(structure, order, policy.checkpoints or ())
     reach = -1 if policy.checkpoints is None else policy.reach
@@ -120,7 +123,7 @@ def _run_simulation(
 def simulate_within_limit(
     structure: Structure, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]
 ) -> list[int] | None:
-    """A sequence within the problem's limit; None if the simulation finds none or is stopped."""
+    """A sequence within the problem's limit; None if the simulation fails or is stopped."""
     limit = structure.problem.limit
     # Without a limit, the order itself is a plan.
     return list(order) if limit is None else simulate(structure, order, limit, policy, should_stop)
@@ -129,8 +132,9 @@ def simulate_within_limit(
 def checkpoint_policies(structure: Structure, order: Sequence[int]) -> list[Policy]:
     """Checkpointing policies, which keep the storages that are live between segments of the order.
 
-    The number of segments is the square root of the number of operators, half of it, or twice. The segments are equally long,
-    or each ends nearby where the fewest bytes are live.
+    The number of segments is about half the square root of the number of operators, the square root, or twice that. For each
+    number there are two policies: either the segments are equally long, or each ends at the place nearby at which the fewest
+    bytes are live.
     """
     ordering = structure.ordering
     begin, end = ordering.lives(order)

@@ -1,8 +1,9 @@
 """Adds runs to a sequence one by one until it is within the limit; and ruin and recreate. Compiled.
 
-Each added run is the one that saves most for its cost (:mod:`stowplan.portfolio.rematerialization.additions`). Ruin and
-recreate (Schrimpf et al. 2000) removes added runs from a part of a sequence and adds others, which are at random not quite the
-best ones.
+A *run* is one execution of an operator, and an *added* run is one of an operator that runs several times. Each time, the runs
+are added that save the most bytes for their cost (:mod:`stowplan.portfolio.rematerialization.additions`). Ruin and recreate
+(Schrimpf et al. 2000) removes added runs from a part of a sequence and adds others. Their scores have random noise, so that
+they are not always the best ones.
 """
 
 from __future__ import annotations
@@ -26,19 +27,23 @@ class InsertionParameters(Parameters, frozen=True):
     """Parameters of adding runs."""
 
     room: int = 4
-    """Number of runs that arrays of sequences have space for, in multiples of the number of operators."""
+    """Runs for each operator for which the arrays of sequences have space."""
 
 
 PARAMS = parameters(InsertionParameters, __name__)
 
 
-#: Number of runs added between two calls of ``should_stop``, and a number that is never reached.
+#: SLICE is the number of times that runs are added between two calls of ``should_stop``. ENDLESS is a number of times that is
+#: never reached.
 SLICE, ENDLESS = 20, 1 << 60
 
 
 @njit_inner
 def _trim(graph: Graph, work: Scratch, arrays: SearchArrays, runs: Ints, count: int, limit: int, begin: int, end: int) -> int:
-    """Remove repeated runs in ``[begin, end)`` that are not needed, the most expensive first; returns the new count."""
+    """Remove runs in ``[begin, end)`` of operators that run several times, if the sequence stays valid and within the limit.
+
+    The most expensive runs are tried first. Returns the new number of runs.
+    """
     times = arrays.times
     fill(times, len(times), 0)
     for at in range(count):
@@ -85,8 +90,8 @@ def _recreate(
 ) -> tuple[int, bool]:
     """Add runs until a sequence is within the limit.
 
-    Returns the new number of runs, which is 0 if nothing helps or if the added cost exceeds ``most``; and whether this is the
-    final result, which it is not after ``steps`` added runs.
+    Runs are added at most ``steps`` times. Returns the new number of runs, which is 0 if no runs help or if the added cost
+    exceeds ``most``; and whether this is the final result, which it is not if ``steps`` was too small.
     """
     for _ in range(steps):
         profile(graph, work, runs, count, arrays.live)
@@ -102,7 +107,7 @@ def _recreate(
 
 @njit_inner
 def _added_cost(graph: Graph, runs: Ints, count: int) -> int:
-    """The cost of all runs less that of every operator once."""
+    """The cost of all runs, less the cost of running each operator once."""
     cost = 0
     for op in range(len(graph.cost)):
         cost -= graph.cost[op]
@@ -132,14 +137,15 @@ def recreate(
     limit
         Limit of the live bytes.
     chance
-        [1] state of the random numbers.
+        [1] state of the random number generator.
     steps
-        Maximum number of runs to add.
+        How many times runs are added at most.
 
     Returns
     -------
     (int, bool)
-        The new ``count``, 0 if nothing helps; and whether this is the final result, which it is not after ``steps`` added runs.
+        The new ``count``, which is 0 if no runs help; and whether this is the final result, which it is not if ``steps`` was
+        too small.
     """
     count, is_done = _recreate(graph, tables, work, arrays, runs, count, limit, chance, 0, 1e300, steps)
     if is_done and count:
@@ -170,13 +176,13 @@ def ruin_and_recreate(
     limit
         Limit of the live bytes.
     chance
-        [1] state of the random numbers.
+        [1] state of the random number generator.
     noise
-        The largest random increase of the score of an added run, in thousandths.
+        Largest random increase of the score of added runs, in thousandths.
     temperature
-        Temperature, in costs; at 0 no worse result is accepted.
+        Temperature, in units of cost; at 0 no worse result is accepted.
     rounds
-        Number of repetitions.
+        Number of rounds.
 
     Returns
     -------
@@ -206,9 +212,9 @@ def ruin_and_recreate(
 
 @njit_inner
 def _ruin(graph: Graph, arrays: SearchArrays, runs: Ints, count: int, begin: int, end: int, chance: Ints, part: int) -> int:
-    """Write to ``draft`` the sequence without some repeated runs in ``[begin, end)``; returns its length.
+    """Write to ``draft`` the sequence without some of the added runs in ``[begin, end)``; returns its length.
 
-    Each such run is left out with a probability of ``part`` thousandths. The first run of an operator always stays.
+    Each of them is left out with a probability of ``part`` thousandths. The first run of each operator is never left out.
     """
     times = arrays.times
     fill(times, len(times), 0)
@@ -248,7 +254,8 @@ class Insertion:
     ) -> list[int] | None:
         """The sequence with runs added until it is within ``limit`` bytes, and without runs that it does not need.
 
-        Returns None if that fails, takes too long, or needs more than about ``most_added`` runs.
+        Returns None if that fails or is stopped, if the sequence is too long, or if runs would have to be added more than about
+        ``most_added`` times.
         """
         runs = np.zeros(self.room, np.int64)
         count = len(sequence)
@@ -265,7 +272,7 @@ class Insertion:
     def recreated(
         self, sequence: Sequence[int], limit: int, seed: int, noise: int, temperature: float, rounds: int
     ) -> list[int]:
-        """The sequence, which is within the limit, after some rounds of :func:`ruin_and_recreate`."""
+        """The sequence, which must be within the limit, after some rounds of :func:`ruin_and_recreate`."""
         runs = np.zeros(self.room, np.int64)
         runs[: len(sequence)] = sequence
         chance = np.array([seed], np.int64)

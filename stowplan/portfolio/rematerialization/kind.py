@@ -1,4 +1,9 @@
-"""The kind ``rematerialization``: how its plans are verified and described, and which candidates and baselines it has."""
+"""The kind ``rematerialization``: how its plans are verified and described, and which candidates and baselines it has.
+
+A plan is a sequence of runs of operators, some of which run several times so that their results need not be kept. If the
+problem has a *host*, values may also be copied to its memory and fetched back. The objective is the added cost: the cost of all
+runs, less the cost of running each operator once, plus the time of waiting for copies. The limit is one on the live bytes.
+"""
 
 from __future__ import annotations
 
@@ -32,14 +37,17 @@ PARAMS = parameters(StartParameters, __name__)
 
 
 def _given(problem: Problem) -> Plan | None:
-    """The plan that runs every operator once, in the order given; None if that exceeds the limit."""
+    """The plan that runs every operator once, in the order of the input; None if it exceeds the limit."""
     structure = build(problem)
     plan = structure.made(structure.order)
     return plan if problem.limit is None or plan.peak <= problem.limit else None
 
 
 def _greedy(problem: Problem) -> Plan | None:
-    """The order given if it fits; otherwise, for small graphs, the plan of the greedy simulation if it finds one."""
+    """The plan that runs every operator once, if it is within the limit; otherwise the plan of the greedy simulation.
+
+    The simulation runs here only for small graphs. The result is None for others, or if the simulation finds no plan.
+    """
     plan = _given(problem)
     if plan is not None or problem.limit is None or len(problem.ops) > PARAMS.small:
         return plan
@@ -49,6 +57,7 @@ def _greedy(problem: Problem) -> Plan | None:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    """All candidates of the problem, most useful first."""
     small = len(problem.ops) <= PARAMS.small
     place: Place = "thread" if small else "process"
     cuts = Candidate("cuts", "exact", share=0.2 if problem.channel is None else 0.3, place=place)
@@ -64,7 +73,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         in_caller(Candidate("search", "heuristic", share=0.7), options),
         Candidate("stages", "exact", share=0.7),
     ]
-    # On large graphs, cuts of one operator after the other take long, and the staged program finds such bounds sooner.
+    # On large graphs, minimum cuts at one operator after the other take long, and the staged program finds such bounds sooner.
     return [
         *([cuts, *others] if small else [*others, cuts]),
         Candidate("cpsat", "exact", share=0.4),
@@ -72,6 +81,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _greedy_candidate(problem: Problem) -> Candidate:
+    """The candidate that makes the plan of the baseline ``greedy``."""
     return Candidate("greedy", "baseline", place="thread" if len(problem.ops) <= PARAMS.small else "process")
 
 
@@ -79,7 +89,7 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
     from stowplan.portfolio.rematerialization import candidates, offload, proofs
 
     if name == "stages":
-        # Imported separately because it imports SciPy.
+        # The module is imported only when it is needed, because it imports SciPy.
         from stowplan.portfolio.rematerialization.staged import stages
 
         return stages
@@ -106,7 +116,7 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def _granularity(problem: Problem) -> int:
-    """The greatest common divisor of the operators' costs; 1 with a host, since waiting for a copy may cost any number."""
+    """The greatest common divisor of the operators' costs; 1 with a host, since waiting for a copy may cost any amount."""
     return max(1, gcd(*(op.cost for op in problem.ops))) if problem.channel is None else 1
 
 
@@ -122,7 +132,8 @@ KIND = Kind(
     plan=Plan,
     amends=("capacity",),
     amend=amended,
-    # Of plans with equal added cost, that with the smaller peak is better, but no candidate searches for that alone.
+    # Of plans with equal added cost, the one with the smaller peak is better, but no candidate searches for a smaller peak
+    # alone.
     verify=verify,
     labels=lambda problem, plan: {"name": problem.name},
     bound=lambda problem: 0,

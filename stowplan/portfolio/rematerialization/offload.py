@@ -1,14 +1,14 @@
-"""The heuristic for rematerialization problems with a host: decides which values are kept, recomputed, or sent to the host.
+"""The heuristic for rematerialization problems with a host: it decides which values are kept, recomputed, or sent to the host.
 
-An evicted value is one that is given up before its last reader. A *choice* is a set of values that may be sent to the host. If
-a plan evicts one of them, it is copied to the host and fetched back before its next reader. All other evicted values are
-computed again. For each choice, a *draft* is made, a sequence of runs of operators that may exceed the limit, and repaired to a
-plan. A draft comes either from two minimum cuts (:mod:`stowplan.portfolio.rematerialization.two_cuts`) or from a greedy
-simulation, which runs the operators in order and evicts values when the limit is reached
+An *evicted* value is one that is given up before its last reader. A *choice* is a set of values that may be sent to the host.
+If a plan evicts one of them, it is copied to the host and fetched back before its next reader. All other evicted values are
+computed again. For each choice, a *draft* is made, which is a sequence of runs of operators that may exceed the limit, and
+repaired to become a plan. A draft comes either from two minimum cuts (:mod:`stowplan.portfolio.rematerialization.two_cuts`) or
+from a greedy simulation, which runs the operators in order and evicts values when the limit is reached
 (:mod:`stowplan.portfolio.rematerialization.greedy`). The heuristic tries choices in three steps:
 
 1. From the values that a plan without a host recomputes, it chooses those whose recomputation costs most in relation to the
-   time of a copy. A line search finds out how many of them to choose; drafts come from two cuts.
+   time of a copy. A line search finds out how many of them to choose. This step is taken only if drafts can come from two cuts.
 2. On graphs that are not large, drafts from simulations follow. The choices are all values, the values whose writers cost most
    in relation to the time of a copy, and those of step 1. In a simulation, a fetch costs the time that it takes on the channel
    times a factor. Several factors are tried, and several limits a little below that of the problem, since copies that are under
@@ -47,36 +47,37 @@ class OffloadParameters(Parameters, frozen=True):
     """Parameters of the choice of values that go to the host."""
 
     by_cuts: int = 50
-    """Number of operators from which on drafts are also made from cuts."""
+    """Operators from which on drafts are also made from cuts."""
     steps: tuple[float, ...] = (0.2, 0.1, 0.05, 0.02, 0.01)
-    """Step sizes of the line search. It searches for the total time of copies, as a fraction of the time of all operators."""
+    """Fractions of the time of all operators: the step sizes of the line search, which looks for the best total time of
+    copies."""
     prices: tuple[float, ...] = (0.0, 1.0, 0.25)
-    """Costs of a fetch in simulations, in multiples of its time on the channel."""
+    """Multiples of the time of a fetch on the channel that a fetch costs in simulations."""
     limits: tuple[float, ...] = (1.0, 0.9, 0.8)
-    """Limits for which drafts are made, as fractions of the problem's limit."""
+    """Fractions of the problem's limit for which drafts are made."""
     dearest: tuple[float, ...] = (0.5, 0.25, 0.1, 0.05)
-    """Choices of step 2: the fraction of all values that may be sent, those that are most expensive to recompute in relation to
+    """Fractions of all values that may be sent, in choices of step 2: those that are most expensive to recompute in relation to
     the time of a copy."""
     budgets: tuple[float, ...] = (0.1, 0.25, 0.5)
-    """Choices of step 2 among the values that the best plan recomputes: the largest time of their copies, as a fraction of the
-    time of all operators."""
+    """Fractions of the time of all operators: the largest total time of copies, in choices of step 2 among the values that the
+    best plan recomputes."""
     tries: int = 4
-    """Maximum number of drafts for one choice. If the values of a draft do not fit on the host, the next one may send fewer."""
+    """Drafts for one choice, at most. If the values of a draft do not fit on the host, the next draft may send fewer."""
     first_share: float = 0.6
-    """Fraction of the time limit for steps 1 and 2 if some reservation depends on the plan's own live bytes. These steps are
-    then repeated with several assumptions on that number."""
+    """Fraction of the time limit for steps 1 and 2 if the size of some reservation depends on the plan's own live bytes. These
+    steps are then repeated with several assumptions on these bytes."""
     again: float = 0.6
     """Probability that a variation of step 3 mainly adds or removes values that the plan recomputes."""
     kept: int = 6
-    """Number of best choices that step 3 varies."""
+    """Best choices that step 3 varies."""
     rounds: int = 10_000
-    """Number of rounds of ruin and recreate for the draft of a variation, times the number of operators."""
+    """Rounds of ruin and recreate for the draft of a variation, times the number of operators. At most 20 rounds are made."""
 
 
 PARAMS = parameters(OffloadParameters, __name__)
 
 
-#: Rules by which simulations choose the value to evict. Variations of step 3 draw one of them; all others use the first one.
+#: Eviction policies of simulations. Variations of step 3 draw one of them at random; all other simulations use the first one.
 POLICIES = (Policy(), Policy(cost=1.5), Policy(time=0.5, cost=0.5))
 
 
@@ -84,8 +85,9 @@ class _Tried(NamedTuple):
     """A choice that was tried, with its plan."""
 
     plan: Plan
+    """The plan."""
     sendable: Sequence[int]
-    """The choice: the values that may be sent."""
+    """The choice, that is, the values that may be sent."""
     price: float
     """Cost of a fetch in the simulation, as a multiple of its time on the channel."""
     part: float
@@ -127,7 +129,7 @@ class _Search:
         dearest = self.by_density(movable)
         choices = [movable, *(sorted(dearest[: max(1, int(part * count))]) for part in PARAMS.dearest)]
         if self.moments is None:
-            # The plan without a host. If drafts are made from cuts, step 1 has made it already.
+            # The plan that sends no value is made first. If drafts are made from cuts, step 1 has made this plan already.
             self.draft([], 0.0, 1.0)
         again = [] if self.best is None else self.by_density(self.again(self.best))
         for part in PARAMS.budgets if again else ():
@@ -137,7 +139,7 @@ class _Search:
         return choices
 
     def again(self, plan: Plan) -> list[int]:
-        """Values whose writers a plan runs several times."""
+        """The values that a plan recomputes, that is, whose writers it runs several times."""
         counts = Counter(plan.sequence)
         return [value for value in self.movable if counts[self.structure.writer[value]] > 1]
 
@@ -149,7 +151,7 @@ class _Search:
         Parameters
         ----------
         sendable
-            The choice: the values that may be sent.
+            The choice, that is, the values that may be sent.
         price
             Cost of a fetch, as a multiple of its time on the channel.
         part
@@ -211,14 +213,14 @@ class _Search:
         return None
 
     def find_number_to_send(self) -> None:
-        """Step 1: find out how many of the values that a plan without a host recomputes should be sent."""
+        """Step 1: find out how many of the values should be sent that a plan without copies recomputes."""
         for is_by_cuts in (True, False):
             drafted = self.draft([], 0.0, 1.0, is_by_cuts=is_by_cuts)
             if drafted is not None:
                 self._line_search(self.by_density(self.again(drafted[0])))
 
     def _line_search(self, values: list[int]) -> None:
-        """Line search for the number of values at the front of the list that should be sent."""
+        """Line search for the number of values at the front of the list that should be sent; tried choices are recorded."""
         copy_times = [*itertools.accumulate(self.copy_cost[value] for value in values)]
         costs: dict[float, float] = {}
 
@@ -249,15 +251,15 @@ class _Search:
     def fitting_on_host(self, plan: Plan, sendable: Sequence[int]) -> list[int]:
         """As many of the values that a plan fetches as fit on the host together. Those with the largest cost of recomputation
         for each byte are taken first."""
-        size, left, kept = self.structure.size, self.host_limit, list[int]()
+        size, bytes_left, fitting = self.structure.size, self.host_limit, list[int]()
         fetched = {move.tensor for move in plan.moves or ()}
         used = [value for value in sendable if self.structure.tensor[value] in fetched]
         for value in sorted(used, key=lambda value: -self.recompute_cost(value) / size[value]):
-            if size[value] <= left:
-                left -= size[value]
-                kept.append(value)
-        # At least one value is left out, so that the next draft differs.
-        return sorted(kept) if len(kept) < len(sendable) else sorted(kept[:-1])
+            if size[value] <= bytes_left:
+                bytes_left -= size[value]
+                fitting.append(value)
+        # At least one value is bytes_left out, so that the next draft differs.
+        return sorted(fitting) if len(fitting) < len(sendable) else sorted(fitting[:-1])
 
     def report_if_better(self, plan: Plan) -> None:
         """Report a valid plan if it is the best so far."""
@@ -267,7 +269,7 @@ class _Search:
 
 
 def offload(problem: Problem, context: Context) -> None:
-    """The candidate ``offload``: plans that send values to the host. Does nothing without a limit or a host."""
+    """The candidate ``offload``: it makes plans that send values to the host. Without a limit or a host it does nothing."""
     if problem.limit is None or problem.channel is None or not problem.ops:
         return
     variants = with_assumed_reservations(build(problem), problem.limit)
@@ -298,8 +300,8 @@ def _change(run: _Search, tried: list[_Tried]) -> None:
     rounds = min(20, 1 + PARAMS.rounds // run.structure.ops)
     while tried and not run.is_done():
         choice = tried[int(chance.integers(len(tried)))]
-        # Change the choice by some values that the plan recomputes, of which expensive ones are drawn more often, or by any
-        # values.
+        # Some values are added to the choice or removed from it. They are drawn from the values that the plan recomputes, where
+        # expensive ones are more likely, or from all values.
         again = run.again(choice.plan) if chance.random() < PARAMS.again else []
         values = again or run.movable
         weights = np.array([1.0 + run.recompute_cost(value) if again else 1.0 for value in values])

@@ -1,4 +1,7 @@
-"""Plans of minimal peak, whatever they cost, by bisection over the limit."""
+"""Plans of small peak, whatever they cost, by bisection over the limit.
+
+The *peak* of a plan is the largest number of bytes that are live during a run of an operator.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import msgspec
 
+from stowplan import work_rates
 from stowplan.models.rematerialization import bounds
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Problem
@@ -23,12 +27,18 @@ class LeastPeakParameters(Parameters, frozen=True):
     """Parameters of the search for the least peak."""
 
     orders: tuple[str, ...] = ("bfs", "lpmf")
-    """Names of baselines of operator order from which the search starts, in addition to the order given."""
+    """Names of baselines of operator order from which the search starts, in addition to the order of the input."""
     tolerance: float = 0.002
-    """Part of the peak to which bisection narrows it down."""
+    """Part of the peak. Bisection ends when the range of limits is at most this long."""
 
 
 PARAMS = parameters(LeastPeakParameters, __name__)
+
+#: Part of the time for finding a plan; the rest is for the bound.
+PLAN_SHARE = 2 / 3
+
+#: The work between two calls of ``is_over`` is in proportion to the number of operators plus this number.
+CALL_OVERHEAD = 300
 
 #: Eviction policies of the simulations, in the order in which they are tried.
 POLICIES = (Policy(), Policy(time=0.5, cost=1.5), Policy(cost=1.5), Policy(bytes=2.0), Policy(time=2.0))
@@ -43,18 +53,18 @@ def least_peak(
 ) -> tuple[Plan, int]:
     """A plan of small peak, whatever it costs, and a lower bound of the least peak.
 
-    The plan comes from a heuristic, so that there may be plans of a smaller peak.
+    The plan comes from a heuristic, so there may be plans with a smaller peak.
 
     Parameters
     ----------
     problem
         The problem; its limit is ignored.
     orders
-        Orders to start from, in addition to the order given and two baselines.
+        Orders from which to start, in addition to the order of the input and two baselines.
     seconds
-        Time limit; two thirds are for the plan, the rest is for the bound.
+        Time limit in seconds; two thirds are for the plan, the rest is for the bound.
     should_stop
-        Says whether to end early.
+        Function that says whether to end early.
     enough
         Peak in bytes that is small enough: the search ends with the first plan that reaches it.
 
@@ -65,7 +75,7 @@ def least_peak(
     """
     began = time.monotonic()
 
-    def is_over(part: float = 2 / 3) -> bool:
+    def is_over(part: float = PLAN_SHARE) -> bool:
         return should_stop() or time.monotonic() >= began + part * seconds
 
     structure = build(msgspec.structs.replace(problem, limit=None))
@@ -73,11 +83,27 @@ def least_peak(
     return plan, bounds.least_peak(structure, lambda: is_over(1.0))
 
 
-def minimize_peak(structure: Structure, orders: Iterable[Sequence[int]], is_over: Callable[[], bool], enough: int = 0) -> Plan:
-    """A plan of small peak, by bisection between a limit that was reached and one that was not, or that is proven impossible.
+def is_work_done(structure: Structure, seconds: float) -> Callable[[], bool]:
+    """A function for the argument ``is_over`` of :func:`minimize_peak`: whether the work of so many seconds has been done.
 
-    Each step tries to get below a limit in several ways: by simulating several orders, and by adding runs to the best plan and
-    to these orders.
+    It counts how often it is called, and an idle machine needs about so many seconds for so many calls. The plan of the search
+    then does not depend on how busy the machine is.
+    """
+    left = int(work_rates.REMAT_PEAKS.per_second * seconds / (structure.ops + CALL_OVERHEAD))
+
+    def is_over() -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    return is_over
+
+
+def minimize_peak(structure: Structure, orders: Iterable[Sequence[int]], is_over: Callable[[], bool], enough: int = 0) -> Plan:
+    """A plan of small peak, by bisection between a limit that was reached and a limit that was not, or is below a bound.
+
+    Each step tries to find a plan within a limit in several ways: by simulating several orders, and by adding runs to the best
+    plan and to these orders.
 
     Parameters
     ----------
@@ -86,7 +112,7 @@ def minimize_peak(structure: Structure, orders: Iterable[Sequence[int]], is_over
     orders, enough
         As for :func:`least_peak`.
     is_over
-        Says whether the time is over.
+        Function that says whether the time is over.
     """
     baselines = (BASELINES[name](structure.ordering, is_over) for name in PARAMS.orders)
     all_orders = dict.fromkeys(map(tuple, [structure.order, *orders, *(order for order in baselines if order is not None)]))
@@ -127,7 +153,7 @@ def minimize_peak(structure: Structure, orders: Iterable[Sequence[int]], is_over
         return best
 
     load = bounds.load_bound(structure)
-    # The first bisection has ``enough`` as its lower end, so that it approaches it from above. If it ends before, a second one
-    # over the whole range takes other steps and may still get there.
+    # The first bisection has ``enough`` as its lower end, so that the peak approaches it from above. If the peak remains
+    # larger, a second bisection over the whole range takes other steps and may still reach it.
     best = bisected(max(load, enough - 1))
     return best if not 0 < enough < best.peak or is_over() else min(best, bisected(load), key=lambda plan: plan.peak)

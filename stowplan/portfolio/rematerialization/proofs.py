@@ -1,4 +1,8 @@
-"""The candidates of rematerialization that prove bounds, the exact model, and the baseline."""
+"""The candidates for rematerialization that prove bounds, solve the exact model, or make the plan of the baseline.
+
+They are functions of (problem, context). The *limit* is one on the live bytes, and the *added cost* is the cost of all runs of
+operators, less the cost of running each operator once.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +16,9 @@ from stowplan.portfolio.solver_limits import solver_options
 
 
 def explain_infeasible(structure: Structure, limit: int, context: Context) -> dict[str, str]:
-    """The explanation for a problem that is infeasible because a bound of the peak is above ``limit`` bytes."""
+    """Details of a result for a problem that is infeasible because a lower bound of the peak is above ``limit`` bytes."""
     least = bounds.least_peak(structure, context.closed, enough=limit + 1)
-    # The infeasibility is proven even if there is no time to compute by how much the limit is too small.
+    # Infeasibility is proven before. If there is no time to compute the least peak, the text does not name it.
     needed = (
         f", and no sequence of operators needs fewer than {least:,}"
         if least > limit
@@ -24,7 +28,7 @@ def explain_infeasible(structure: Structure, limit: int, context: Context) -> di
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """The candidate that computes the baseline alone: one simulation of the order given."""
+    """The candidate that computes the baseline ``greedy`` alone: one simulation of the order of the input."""
     structure = build(problem)
     sequence = simulate_within_limit(structure, structure.order, Policy(), context.closed)
     if sequence is not None:
@@ -32,7 +36,8 @@ def greedy(problem: Problem, context: Context) -> None:
 
 
 def cuts(problem: Problem, context: Context) -> None:
-    """Bounds of the added cost by minimum cuts, or the proof that no plan is within the limit."""
+    """The candidate ``cuts``: it reports bounds of the added cost by minimum cuts, or proves that no plan is within the
+    limit."""
     structure = build(problem)
     if problem.limit is None:
         return
@@ -44,7 +49,10 @@ def cuts(problem: Problem, context: Context) -> None:
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model: it chooses the order on small graphs and fixes the order given on others. The best plan is its hint."""
+    """Solve the CP-SAT model, with the best plan so far as its hint.
+
+    On small graphs the model chooses the order of first runs; on others it has the order of the input.
+    """
     from stowplan.models.rematerialization import cpsat as model
 
     hint = context.incumbent()[0]

@@ -1,4 +1,8 @@
-"""State of the greedy simulation: which storages are in memory while an order runs, and when each is used next. Compiled."""
+"""State of the greedy simulation: which storages are in memory while an order runs, and when each is used next. Compiled.
+
+:mod:`stowplan.portfolio.rematerialization.greedy` describes the simulation. A *storage* is identified by its *root*, the value
+that is no view. A *place* is a position in the order of first runs.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +22,9 @@ Floats = NDArray[np.float64]
 #: Largest number of runs of a sequence, in multiples of the number of operators.
 MOST_RUNS = 8
 
-#: Indices of ``State.head``: the limit and the live bytes; the place in the order of the operator that is prepared or runs; the
-#: number of storages in memory; the number of runs; the last stamp; and the distance, in operators, over which storages that
-#: are no checkpoints are kept (-1 for any distance).
+#: Indices of ``State.head``: the limit and the live bytes; the place of the operator that is prepared or runs; the number of
+#: storages in memory; the number of runs; the last stamp; and the distance, in operators, over which storages that are no
+#: checkpoints are kept at most (-1 for any distance).
 LIMIT, LIVE, NOW, THERE, RUNS, STAMP, REACH = range(7)
 
 
@@ -33,21 +37,24 @@ class OrderTables(NamedTuple):
     order: Ints
     """The operators in the order in which they run for the first time."""
     position: Ints
-    """[operators] position of each operator in the order."""
+    """[operators] place of each operator."""
     until: Ints
-    """[operators] position in the order up to which each operator may run again."""
+    """[operators] place up to which each operator may run again."""
     root: Ints
-    """[values] the value whose bytes each value has: the value itself or, for a view, its base."""
+    """[values] the root of the storage of each value: the value itself or, for a view, its base."""
     member_start: Ints
+    """[values + 1] index of each storage's first entry in ``member``."""
     member: Ints
-    """Values that share the bytes of each storage."""
+    """The values in each storage."""
     use_start: Ints
+    """[values + 1] index of each storage's first entry in ``use``."""
     use: Ints
-    """Places in the order where each storage is used, ascending; a storage that stays is also used at the end."""
+    """The places at which each storage is used, ascending. A storage that is kept is also used at the end."""
     last_use: Ints
-    """[values] place of the last operator that needs it; the length of the order if it stays, -1 if nothing needs it."""
+    """[values] place of the last operator that needs the value; the length of the order if the value is kept, and -1 if no
+    operator needs it."""
     is_checkpoint: Ints
-    """[values] 1 for checkpoints, otherwise 0."""
+    """[values] 1 for checkpoints, which are kept over any distance; otherwise 0."""
     reserved: Ints
     """[operators + 1] bytes that are reserved while the operator at each place runs, and at the end."""
 
@@ -61,39 +68,39 @@ class State(NamedTuple):
     weights: Floats
     """[3] exponents of bytes, time and cost in the score of a storage."""
     score: Floats
-    """Scores of ``ranked``; the storage with the largest is evicted first."""
+    """[values] scores of the storages in ``ranked``; the storage with the largest score is evicted first."""
     head: Ints
-    """[7] numbers of the state; see the indices above."""
+    """[7] numbers of the state, with the indices :data:`LIMIT` and so on."""
     in_memory: Ints
     """[values] 1 if the value is in memory, otherwise 0; temporarily 2 while the cost of recomputing it is determined."""
     place: Ints
-    """[storages] index in ``resident``; -1 if the storage is not in memory."""
+    """[values] index of each storage in ``resident``; -1 if it is not in memory."""
     resident: Ints
-    """Storages in memory, in the first ``head[THERE]`` entries."""
+    """[values] storages in memory, in the first ``head[THERE]`` entries."""
     next_use_index: Ints
-    """[storages] index in ``use`` of the next use."""
+    """[values] index in ``use`` of the next use of each storage."""
     pins: Ints
-    """[storages] number of coming runs for which it must stay."""
+    """[values] number of coming runs for which each storage must stay in memory."""
     hold_stamp: Ints
-    """[storages] stamp of the last run for which it must stay."""
+    """[values] stamp of the last run for which each storage must stay in memory."""
     protected: Ints
-    """[storages] stamp of the last search in which a value that is not in memory is computed from it."""
+    """[values] stamp of the last search in which a value that is not in memory would be recomputed from each storage."""
     ranked: Ints
-    """Storages that may be evicted."""
+    """[values] storages that may be evicted."""
     seen: Ints
-    """[operators] stamp of the last search that met it."""
+    """[operators + 1] stamp of the last search that visited each operator."""
     recomputed: Ints
-    """Operators that must run again, in the order in which a search found them."""
+    """[operators + 1] operators that must run again, in the order in which a search found them."""
     queue: Ints
-    """The same operators in the order in which they run."""
+    """[operators + 1] the same operators in the order in which they run."""
     stack: Ints
-    """Values that a search still has to look at."""
+    """Values that a search still has to visit."""
     sequence: Ints
-    """The runs so far."""
+    """The operators of the runs so far."""
 
 
 def order_tables(structure: Structure, order: Sequence[int], checkpoints: Collection[int]) -> OrderTables:
-    """The tables of an order; ``checkpoints`` has the storages that are kept over any distance."""
+    """Build the tables of an order; ``checkpoints`` has the storages that are kept over any distance."""
     count, values = len(order), len(structure.size)
     position = np.zeros(structure.ops, np.int64)
     position[np.asarray(order, np.int64)] = np.arange(count)
@@ -126,10 +133,10 @@ def order_tables(structure: Structure, order: Sequence[int], checkpoints: Collec
 
 
 def _largest_reservations(structure: Structure, position: Sequence[int]) -> Ints:
-    """[operators + 1] the largest reservation in force at each place of the order, and at the end.
+    """[operators + 1] the largest reservation in force at each place of the order, and at the end, in bytes.
 
-    A reservation's multiple of live bytes is not included. Operators that run again right before that of a place run after the
-    one of the place before, so that a reservation until that place is included, too.
+    Multiples of live bytes that reservations have are not included. A reservation that ends with the first run of an operator
+    counts at the place of this operator as well, because operators that run again right before it belong to this place.
     """
     count = len(position)
     reserved = np.zeros(count + 1, np.int64)
@@ -183,7 +190,7 @@ def evict(graph: Graph, tables: OrderTables, state: State, root: int) -> None:
 
 @njit_inner
 def next_use(tables: OrderTables, state: State, root: int) -> int:
-    """Place in the order of the next use of a storage after the current operator; -1 if there is none."""
+    """The place of the next use of a storage after the current operator; -1 if there is none."""
     at = state.next_use_index[root]
     while at < tables.use_start[root + 1] and tables.use[at] <= state.head[NOW]:
         at += 1

@@ -1,4 +1,9 @@
-"""One step of the greedy simulation (:mod:`stowplan.portfolio.rematerialization.greedy`): running an operator. Compiled."""
+"""One step of the greedy simulation (:mod:`stowplan.portfolio.rematerialization.greedy`): running an operator. Compiled.
+
+:mod:`stowplan.portfolio.rematerialization.residency` describes the tables and the state. To *evict* a storage is to remove it
+from memory before its last use. A storage that is *pinned* or *held* is needed by a run that follows at once and must not be
+evicted. A *protected* storage is needed to recompute another value later.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +26,19 @@ from stowplan.portfolio.rematerialization.residency import (
     next_use,
 )
 
-#: Largest number of operators that are counted for the cost of recomputing a value.
+#: Largest number of operators whose costs are added up for the cost of recomputing a storage.
 CLOSURE = 40
 
-#: An infinite cost or score.
+#: The cost of a storage that cannot be recomputed, and a score above all others.
 ENDLESS = np.inf
 
 
 @njit_inner
 def _find_recomputed(graph: Graph, tables: OrderTables, state: State, waiting: int, most: int, protect: bool) -> int:
-    """Find the operators that must run again to have the first ``waiting`` values of ``stack`` in memory.
+    """Find the operators that must run again to bring the first ``waiting`` values of ``stack`` into memory.
 
-    The search ends at ``most`` operators. Returns their number, -1 if one of them may not run again or needs an input that is
-    not in memory. If ``protect`` is set, the storages in memory that they read are marked as protected.
+    The search ends at ``most`` operators. Returns their number, or -1 if one of them may not run again or needs an input that
+    is not in memory. If ``protect`` is set, the storages in memory that they read are marked as protected.
     """
     stamp = state.head[STAMP] = state.head[STAMP] + 1
     count = 0
@@ -64,13 +69,13 @@ def _find_recomputed(graph: Graph, tables: OrderTables, state: State, waiting: i
 def _cost_again(graph: Graph, tables: OrderTables, state: State, root: int) -> float:
     """The cost of recomputing the values of a storage if it were evicted; infinite if that is impossible."""
     begin, end = tables.member_start[root], tables.member_start[root + 1]
-    gone = 0
+    evicted = 0
     for number in range(begin, end):
         if state.in_memory[tables.member[number]]:
             state.in_memory[tables.member[number]] = 2
-            state.stack[gone] = tables.member[number]
-            gone += 1
-    count = _find_recomputed(graph, tables, state, gone, CLOSURE, False)
+            state.stack[evicted] = tables.member[number]
+            evicted += 1
+    count = _find_recomputed(graph, tables, state, evicted, CLOSURE, False)
     for number in range(begin, end):
         if state.in_memory[tables.member[number]]:
             state.in_memory[tables.member[number]] = 1
@@ -84,7 +89,10 @@ def _cost_again(graph: Graph, tables: OrderTables, state: State, root: int) -> f
 
 @njit_inner
 def _protect(graph: Graph, tables: OrderTables, state: State) -> int:
-    """Mark the storages from which values that will be needed again are recomputed; returns the stamp, -1 if impossible."""
+    """Protect the storages from which values that will be needed again are recomputed.
+
+    Returns the stamp that marks them in ``state.protected``, or -1 if some value cannot be recomputed.
+    """
     waiting = 0
     for value in range(len(graph.size)):
         writer = graph.writer[value]
@@ -99,7 +107,10 @@ def _protect(graph: Graph, tables: OrderTables, state: State) -> int:
 
 @njit_inner
 def _make_room(graph: Graph, tables: OrderTables, state: State, size: int, hold: int) -> bool:
-    """Evict storages until ``size`` more bytes fit, but none that is pinned or has the stamp ``hold``; False if that fails."""
+    """Evict storages until ``size`` more bytes fit; returns False if that fails.
+
+    Storages that are pinned or held with the stamp ``hold`` are not evicted.
+    """
     head = state.head
     limit = head[LIMIT] - tables.reserved[head[NOW]]
     if head[LIVE] + size <= limit:
@@ -138,7 +149,8 @@ def _make_room(graph: Graph, tables: OrderTables, state: State, size: int, hold:
         root = state.ranked[best]
         count -= 1
         state.score[best], state.ranked[best] = state.score[count], state.ranked[count]
-        # Earlier evictions in this loop may have made this one impossible, or protected the storage.
+        # Because of earlier evictions in this loop, it may no longer be possible to recompute this storage, or others may have
+        # to be recomputed from it.
         if _cost_again(graph, tables, state, root) == ENDLESS:
             if next_use(tables, state, root) >= 0:
                 continue
@@ -159,7 +171,7 @@ def _is_reused(tables: OrderTables, state: State, op: int, root: int) -> bool:
 
 @njit_inner
 def _make_room_for_results(graph: Graph, tables: OrderTables, state: State, op: int) -> bool:
-    """Evict storages until the results of an operator fit; False if that fails."""
+    """Evict storages until the results of an operator fit; returns False if that fails."""
     hold = state.head[STAMP] = state.head[STAMP] + 1
     size = 0
     for need in range(graph.need_start[op], graph.need_start[op + 1]):
@@ -178,7 +190,7 @@ def _make_room_for_results(graph: Graph, tables: OrderTables, state: State, op: 
 
 @njit_inner
 def _run(graph: Graph, tables: OrderTables, state: State, op: int) -> bool:
-    """Run an operator and add it to the sequence; False if its results do not fit."""
+    """Run an operator and add it to the sequence; returns False if its results do not fit or the sequence is too long."""
     head = state.head
     if not _make_room_for_results(graph, tables, state, op) or head[RUNS] >= len(state.sequence) - 1:
         return False
@@ -209,11 +221,12 @@ def _run(graph: Graph, tables: OrderTables, state: State, op: int) -> bool:
 
 @njit_inner
 def _bring_into_memory(graph: Graph, tables: OrderTables, state: State, waiting: int, last: int) -> bool:
-    """Bring the first ``waiting`` values of ``stack`` into memory together, with space for what operator ``last`` writes.
+    """Bring the first ``waiting`` values of ``stack`` into memory together, and make space for the results of operator
+    ``last``.
 
-    ``last`` is -1 if nothing is to be written. Returns False if that fails.
+    ``last`` is -1 if no operator follows. Returns False if that fails.
     """
-    # The values are pinned before the search, which empties the stack.
+    # The values are pinned before the search, because it empties the stack.
     fill(state.pins, len(state.pins), 0)
     for number in range(waiting):
         state.pins[tables.root[state.stack[number]]] = 1
@@ -262,9 +275,9 @@ def _evict_far(graph: Graph, tables: OrderTables, state: State) -> None:
 
 @njit
 def step(graph: Graph, tables: OrderTables, state: State) -> bool:
-    """Run the next operator of the order, after recomputing what it needs; False if that fails.
+    """Run the next operator of the order, after recomputing the values that it needs; returns False if that fails.
 
-    The step after the last operator recomputes what must stay until the end.
+    The step after the last operator recomputes the values that are kept until the end.
     """
     now = state.head[NOW] = state.head[NOW] + 1
     waiting = 0

@@ -1,9 +1,10 @@
 """The candidate ``stages``: bounds and plans from the staged MILP, as a function of (problem, context).
 
-A *moment* is the first run of some operator. The staged program (:mod:`stowplan.models.rematerialization.stages`) takes a chain
-of moments, decides which operators run in each stage between two of them, and requires that the live bytes are within the
-limit at these moments. It ignores the limit everywhere else, so that its optimum is a lower bound. Its solution becomes a plan
-once runs have been added wherever it exceeds the limit.
+A *moment* is the first run of some operator, and a *chain* is a list of moments in a fixed order. The *staged program*
+(:mod:`stowplan.models.rematerialization.stages`) decides which operators run in each stage between two moments of a chain, and
+requires that the live bytes are within the limit at these moments. It ignores the limit everywhere else, so its optimum is a
+lower bound of the added cost. Its solution is a *draft*, which becomes a plan when runs have been added wherever it exceeds the
+limit.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ class StagesParameters(Parameters, frozen=True):
     share: float = 0.2
     """Part of the time limit for one program, as a rule."""
     last_share: float = 0.5
-    """Part of the time limit for the bound of the last chain."""
+    """Part of the time limit for the bound of the last chain and, on large graphs, of every chain."""
     draw_share: float = 0.1
     """Part of the time limit for a draft of a random chain and limit."""
     misses: int = 12
-    """Random drafts in a row that neither improve the plan or the bound nor could lead to a better plan, after which no more
-    are made."""
+    """Random drafts in a row after which no more are made, if none of them improves the plan or the bound or could lead to a
+    better plan."""
     nodes: int = 20
     """Nodes of branch and bound for one program in a deterministic run."""
     first: int = 3
-    """Number of moments that are tried as the first of the chain."""
+    """Moments that are tried as the first of the chain."""
     aims: int = 6
-    """Limits below that of the problem that are tried for one chain."""
+    """Limits below that of the problem that are tried for one chain, at most."""
     bound_gap: float = 0.01
-    """Gap, as a part of the added cost, at which the solver stops if a program is solved for its bound."""
+    """Part of the added cost that the gap has when the solver stops, if a program is solved for its bound."""
     draft_gap: float = 0.03
-    """Gap, as a part of the added cost, at which the solver stops if a program is solved for a draft of a plan."""
+    """Part of the added cost that the gap has when the solver stops, if a program is solved for a draft of a plan."""
 
 
 PARAMS = parameters(StagesParameters, __name__)
@@ -55,7 +56,7 @@ class _StagedSearch:
     def __init__(self, problem: Problem, context: Context, limit: int):
         self.problem, self.context, self.limit = problem, context, limit
         self.structure = build(problem)
-        # On large graphs a program takes seconds. There, cuts choose the first moment, and longer chains come before lower
+        # On large graphs, a program takes seconds. Therefore cuts choose the first moment, and longer chains come before lower
         # limits.
         self.is_large = self.structure.ops >= CUTS.large
         self.moments = Moments(self.structure)
@@ -75,13 +76,16 @@ class _StagedSearch:
         return self.context.closed() or self.programs == 0
 
     def draft(self, aim: int, gap: float, share: float = PARAMS.share, stream: int = 0) -> tuple[list[int], list[int]] | None:
-        """Solve the program of the chain for a limit of ``aim`` bytes; report its bound and the repaired draft.
+        """Solve the program of the chain for a limit of ``aim`` bytes; report its bound and the plan of the repaired draft.
+
+        The bound is reported only if ``aim`` is the limit of the problem. The solver stops at a gap of ``gap``, as a part of
+        the added cost, or after the part ``share`` of the time limit. ``stream`` is the number of its stream of random numbers.
 
         Returns
         -------
         tuple or None
-            The draft, a sequence that may be above the limit, and the live bytes of each of its runs. None if the program gave
-            no draft, or none that could lead to a better plan.
+            The draft, a sequence that may exceed the limit, and the live bytes of each of its runs. None if the program gave no
+            draft, or none that could lead to a better plan.
         """
         context = self.context
         self.programs = None if self.programs is None else self.programs - 1
@@ -113,9 +117,10 @@ class _StagedSearch:
 
 
 def stages(problem: Problem, context: Context) -> None:
-    """The candidate: programs of longer and longer chains, and for each chain lower limits until a draft fits unrepaired.
+    """The candidate ``stages``: it solves programs of longer and longer chains.
 
-    The remaining time is spent on the bound of the longest chain, and on drafts of random chains and limits.
+    For chains, it also makes drafts for lower limits, until one is within the limit without a repair. The remaining time is for
+    the bound of the longest chain, and for drafts of random chains and limits.
     """
     if problem.limit is None or not problem.ops:
         return
@@ -142,7 +147,7 @@ def stages(problem: Problem, context: Context) -> None:
 
 
 def _with_counted(run: _StagedSearch, chain: list[int]) -> list[int]:
-    """The chain with the operators whose live bytes reservations count, if their order relative to the others is fixed."""
+    """The chain, with the operators on whose live bytes reservations depend, if their order relative to the others is fixed."""
     for op in dict.fromkeys(row.of for row in run.structure.reservations if row.of is not None):
         near = run.moments.before[op] | run.moments.after[op]
         if op not in chain and all(near >> other & 1 for other in chain):
@@ -151,7 +156,7 @@ def _with_counted(run: _StagedSearch, chain: list[int]) -> list[int]:
 
 
 def _first(run: _StagedSearch) -> list[int]:
-    """The moment whose program has the best bound."""
+    """A chain of one moment: the one whose program has the best bound."""
     best: list[int] = []
     for op in first_moments(run.structure, PARAMS.first):
         before, run.chain = run.bound, [op]
@@ -163,7 +168,7 @@ def _first(run: _StagedSearch) -> list[int]:
 
 
 def _first_by_cuts(run: _StagedSearch) -> list[int]:
-    """The moment whose cut has the best bound."""
+    """A chain of one moment: the one whose minimum cut gives the best bound."""
     costs = {}
     for op in first_moments(run.structure, PARAMS.first):
         cost = run.moments.added_cost(op, run.limit)
@@ -175,7 +180,10 @@ def _first_by_cuts(run: _StagedSearch) -> list[int]:
 
 
 def _lower_limits(run: _StagedSearch, peak: int) -> int:
-    """Make drafts for lower and lower limits until one fits unrepaired; returns by how many bytes the limit was lowered."""
+    """Make drafts for lower and lower limits, until one is within the limit without a repair.
+
+    ``peak`` is the peak of the draft before. Returns by how many bytes the limit was lowered.
+    """
     aim, deepest = run.limit, 0
     for _ in range(PARAMS.aims):
         if peak <= run.limit or run.is_done():
@@ -189,7 +197,10 @@ def _lower_limits(run: _StagedSearch, peak: int) -> int:
 
 
 def _random_drafts(run: _StagedSearch, chains: list[list[int]], deepest: int) -> None:
-    """Make drafts of random chains and limits: of drafts of equal cost, some are cheaper to repair than others."""
+    """Make drafts of random chains and limits, because drafts of equal cost may need repairs of different costs.
+
+    ``deepest`` is the number of bytes by which limits were lowered before.
+    """
     chance, misses, stream = run.context.rng(), 0, 0
     while not run.is_done() and misses < PARAMS.misses:
         run.chain = chains[int(chance.integers(len(chains)))]

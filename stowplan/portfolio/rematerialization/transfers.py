@@ -1,9 +1,10 @@
 """Schedules the copies of plans with a host: when each value is sent, waited for and fetched.
 
-A *draft* is a sequence of a graph that has, besides the operators, a fetch of each value that may go to the host
-(:meth:`stowplan.models.rematerialization.structure.Structure.with_fetches`). Simulation and insertion can so choose between
-recomputing and fetching. The plan of a draft sends each value that is fetched as soon as it is computed, waits for a send when
-its bytes are needed, and fetches values in the order in which they are read, as early as there is space.
+A *send* copies a value to the host, and a *fetch* copies it back. A *draft* is a sequence of a graph that has, besides the
+operators, a fetch of each value that may go to the host
+(:meth:`stowplan.models.rematerialization.structure.Structure.with_fetches`). In this way, simulation and insertion choose
+between recomputing and fetching. The plan of a draft sends each value that it fetches, as soon as the value is computed. It
+waits for a send when its bytes are needed, and fetches values in the order in which they are read, as early as there is space.
 """
 
 from __future__ import annotations
@@ -27,11 +28,14 @@ class _Instance:
     """The bytes that one run, or one fetch, gives to a value."""
 
     value: int
+    """The value."""
     begin: int
-    """The run that makes it; 0 for an input; for a fetch the first run that reads it, once that is known."""
+    """Number of the run that makes the instance; 0 for an input; for a fetch the first run that reads it, once it is known."""
     is_fetched: bool = False
+    """Whether a fetch makes the instance."""
     reads: list[int] = field(default_factory=list)
-    """Runs that need it, ascending; the number of runs stands for the end."""
+    """Numbers of the runs that need the instance, ascending. If it is kept until the end, the number of all runs is the
+    last."""
     before: _Instance | None = None
     """For a fetched instance, the earlier instance of the same value."""
     issued: bool = False
@@ -41,7 +45,7 @@ class _Instance:
 
     @property
     def last(self) -> int:
-        """The last run that needs it."""
+        """Number of the last run that needs the instance; ``begin`` if none does."""
         return self.reads[-1] if self.reads else self.begin
 
 
@@ -65,12 +69,12 @@ class _Scheduler:
             if writer < 0:
                 add(value)
         self.first = dict(current)
-        """The first instance of each value: the one that is sent."""
+        """The first instance of each value, which is the one that is sent."""
         for op in draft:
             if op >= structure.ops:
                 value = sendable[op - structure.ops]
-                made = current[value].begin + (structure.writer[value] >= 0) if value in current else len(self.runs)
-                if made < len(self.runs) or (value in current and current[value].is_fetched):
+                ready = current[value].begin + (structure.writer[value] >= 0) if value in current else len(self.runs)
+                if ready < len(self.runs) or (value in current and current[value].is_fetched):
                     add(value, current[value])
                 continue
             at = len(self.runs)
@@ -92,7 +96,7 @@ class _Scheduler:
                 instance.begin = instance.reads[0]
 
     def load(self) -> Ints:
-        """[runs + 1] live and reserved bytes at each run, and at the end, if copies took no time."""
+        """[runs + 1] live and reserved bytes during each run, and at the end, if copies took no time."""
         count, size = len(self.runs), self.structure.size
         change = np.zeros(count + 2, np.int64)
         for instance in self.instances:
@@ -113,7 +117,7 @@ class _Scheduler:
         return load
 
     def plan(self, limit: int) -> Plan | None:
-        """Step through the runs and issue the copies; None if the draft is above the limit, in bytes."""
+        """Simulate the runs and issue the copies; returns the plan, or None if the draft exceeds ``limit`` bytes."""
         structure, size, load = self.structure, self.structure.size, self.load()
         if load.max(initial=0) > limit:
             return None
@@ -129,7 +133,7 @@ class _Scheduler:
         now = sends_free = fetches_free = first_left = 0
 
         def bytes_in_flight(one: _Instance, at: int) -> int:
-            """Bytes that an instance in flight to the host takes at a run, in addition to the load there."""
+            """Bytes that an instance which is being sent takes during a run, in addition to the load."""
             if one.last < at:
                 return size[one.value]
             is_taken = one.last == at < len(self.runs) and any(one is other for other in self.reusable[at])
@@ -194,15 +198,21 @@ class _Scheduler:
 
 
 def read_before_written(structure: Structure, draft: Sequence[int]) -> set[int]:
-    """Values that a draft reads before they exist, because an operator with several results runs later for another of them."""
-    there, missing = {value for value, writer in enumerate(structure.writer) if writer < 0}, set[int]()
+    """Values that a draft reads before they exist.
+
+    This happens with operators with several results: a fetch may provide one of the results before the operator has run.
+    """
+    existing, missing = {value for value, writer in enumerate(structure.writer) if writer < 0}, set[int]()
     for op in draft:
         if op < structure.ops:
-            missing |= {*structure.needs[op]} - there
-            there |= {*structure.needs[op], *structure.writes[op]}
+            missing |= {*structure.needs[op]} - existing
+            existing |= {*structure.needs[op], *structure.writes[op]}
     return missing
 
 
 def plan_of_draft(structure: Structure, sendable: Sequence[int], draft: Sequence[int], limit: int) -> Plan | None:
-    """The plan of a draft that may fetch the values ``sendable``; None if it is above ``limit`` bytes on the device."""
+    """The plan of a draft that may fetch the values ``sendable``; None if it exceeds ``limit`` bytes on the device.
+
+    Operator number ``structure.ops + i`` of the draft is the fetch of ``sendable[i]``.
+    """
     return _Scheduler(structure, sendable, draft).plan(limit)

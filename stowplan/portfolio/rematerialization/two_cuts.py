@@ -1,22 +1,23 @@
-"""Drafts of plans from the two minimum cuts that bracket a limit. No program is solved, so that deep graphs get a draft soon.
+"""Drafts of plans from the two minimum cuts that bracket a limit. No MILP is solved, so that deep graphs get a draft soon.
 
-A *draft* is a sequence that may exceed the limit and is repaired afterwards. A *moment* is the first run of some operator,
-mostly the one with most live bytes. For a multiplier, that is, a cost for each byte that is live at the moment, a minimum cut
-(:mod:`stowplan.models.rematerialization.cuts`) tells which operators should run again after the moment, so that their results
-need not be live there. The best multiplier lies between two cuts: one above the limit, and one within the limit that costs
-more.
+A *draft* is a sequence of runs that may exceed the limit and is repaired afterwards. A *moment* is the first run of some
+operator, mostly the one with the most live bytes. A *multiplier* is a cost for each byte that is live at the moment. For each
+multiplier, a minimum cut (:mod:`stowplan.models.rematerialization.cuts`) gives the operators that should run again after the
+moment, so that their results need not be live there. The best multiplier lies between two cuts: a cheap cut that exceeds the
+limit, and an expensive cut that is within the limit.
 
-Any set of operators to run again gives a plan, which keeps what these operators read. In a network of equal layers, all layers
-switch from one cut to the other at the same multiplier, so that the two cuts are far apart. The operators in which they differ
-fall into parts that do not read one another, for example one for each layer. Plans in between use the expensive cut for some
-parts and the cheap cut for the others: as few expensive ones as make the live bytes fit up to the moment. If the expensive
-parts are the first ones of the order, whose backward passes come last, most operators run again late, when other values are no
-longer live. If they are spread evenly over the order, few run again at a time, which is what fits near the least peak.
+Any set of operators to run again gives a sequence, which keeps the values that these operators read. In a network of equal
+layers, all layers switch from one cut to the other at the same multiplier, so that the two cuts are far apart. The operators in
+which they differ fall into *parts* that do not read one another, for example one for each layer. Sequences in between use the
+expensive cut for some parts and the cheap cut for the others: as few expensive ones as bring the live bytes within the limit up
+to the moment. If the expensive parts are the first ones of the order, whose backward passes come last, most operators run again
+late, when other values are no longer live. If they are spread evenly over the order, few operators run again at a time, which
+suits limits near the least peak.
 
-If a long chain of cheap operators runs again, such as a residual stream whose summands are kept, all of it runs before its end
-is first needed, and its results wait. Drafts therefore keep values at some places of such chains, so that the chain runs again
-piece by piece (Chen et al. 2016, Training deep nets with sublinear memory cost, section 3). If the live bytes after the moment
-still exceed the limit, drafts come from the cuts that bracket lower limits.
+If a long chain of cheap operators runs again, such as a residual stream whose summands are kept, the whole chain runs before
+its end is first needed, and its results stay live. Drafts therefore keep values at some places of such chains, so that the
+chain runs again piece by piece (Chen et al. 2016, Training deep nets with sublinear memory cost, section 3). If the live bytes
+after the moment still exceed the limit, drafts come from the cuts that bracket lower limits.
 """
 
 from __future__ import annotations
@@ -37,17 +38,17 @@ class TwoCutsParameters(Parameters, frozen=True):
     """Parameters of drafts from two cuts."""
 
     large: int = 1000
-    """Operators from which on such drafts come before everything else."""
+    """Operators from which on a graph is large, and drafts from two cuts come before all other methods."""
     most_added: int = 300_000
-    """Operators times runs that may be added to repair a draft of a large graph."""
+    """Operators times additions of runs that may repair a draft of a large graph, at most."""
     places: tuple[int, ...] = (1, 2, 3, 5, 7, 11, 15, 23, 31)
-    """Numbers of places at which values of chains are kept, tried one after the other."""
+    """Numbers of places at which values of chains are kept, which are tried one after the other."""
     misses: int = 2
-    """Numbers of places without an improvement after which no more are tried."""
+    """Numbers of places without an improvement after which no more numbers are tried."""
     aims: int = 7
-    """Number of steps into which the range from the limit down to the fewest bytes at the moment is divided."""
+    """Steps into which the range from the limit down to the fewest bytes at the moment is divided, to try lower limits."""
     halvings: int = 3
-    """How often the last step is halved."""
+    """Halvings of the last of these steps, to find the highest lower limit."""
 
 
 PARAMS = parameters(TwoCutsParameters, __name__)
@@ -59,7 +60,7 @@ class TwoCuts:
     Parameters
     ----------
     insertion
-        The arrays of the structure.
+        Repairs sequences, and has the arrays of the structure.
     moments
         Computes the cuts.
     moment
@@ -69,17 +70,18 @@ class TwoCuts:
     def __init__(self, insertion: Insertion, moments: Moments, moment: int):
         self.insertion, self.structure, self.moments, self.moment = insertion, insertion.structure, moments, moment
         past = moments.before[moment] | 1 << moment
-        # Operators that must not run again, because an operator that has to come after all their runs has run.
+        # These operators must not run again, because an operator that has to come after all of their runs has run.
         self._barred = {first for first, second in self.structure.problem.precedences if past >> second & 1}
         place = self.structure.order.index(moment)
         self._first, self._behind = self.structure.order[:place], self.structure.order[place + 1 :]
 
     def sequence(self, again: Collection[int]) -> list[int]:
-        """The order given, with the operators ``again`` run once more after the moment, right before they are needed."""
+        """The order of the input, in which the operators ``again`` run once more after the moment, right before they are
+        needed."""
         return in_stages(self.structure, [self.moment], [self._first, {*self._behind, *again} - self._barred])
 
     def live(self, sequence: Sequence[int]) -> NDArray[np.int64] | None:
-        """[runs] live bytes of a sequence; None if it is not valid, or too long for the arrays."""
+        """[runs] live bytes during each run of a sequence; None if it is not valid, or too long for the arrays."""
         runs, live, count = np.array(sequence, np.int64), self.insertion.search_arrays.live, len(sequence)
         if count > self.insertion.room or not profile(self.insertion.graph, self.insertion.work, runs, count, live):
             return None
@@ -93,7 +95,7 @@ class TwoCuts:
         is_whole: bool = False,
         places: int = 0,
     ) -> list[int]:
-        """A sequence between the two cuts of the bound that was computed last, within the limit up to the moment if possible.
+        """A sequence between the two cuts that ``moments`` has computed last, within the limit up to the moment if possible.
 
         Parameters
         ----------
@@ -102,7 +104,7 @@ class TwoCuts:
         is_even
             Whether the parts that use the expensive cut are spread evenly over the order; otherwise they are the first ones.
         should_stop
-            Ends the bisection over the number of these parts.
+            Function that ends the bisection over the number of these parts.
         is_whole
             Whether the whole sequence has to be within the limit, not only the part up to the moment.
         places
@@ -126,15 +128,15 @@ class TwoCuts:
     def still_recomputed(self, again: Collection[int], places: int) -> Collection[int]:
         """The operators of ``again`` that still run again if values are kept at ``places`` places, spread evenly over them.
 
-        Each place is, of those nearby, the one where the fewest bytes are passed from operators before it to operators after
-        it.
+        A place lies between two of these operators. Of the places nearby, the one is taken at which the fewest bytes are passed
+        from operators before it to operators after it.
         """
         if not places:
             return again
         structure = self.structure
         rows = [op for op in structure.order if op in again]
         number = {op: at for at, op in enumerate(rows)}
-        # For each storage passed between rows: the row that writes it, and the last row that reads it.
+        # For each storage that is passed between these operators, a span has the row that writes it and the last that reads it.
         last = {root: at for at, op in enumerate(rows) for root in self.moments.read[op] if structure.writer[root] in number}
         spans = [(number[structure.writer[root]], end, root) for root, end in last.items()]
         size = np.zeros(len(rows) + 1, np.int64)
@@ -160,12 +162,12 @@ class TwoCuts:
         return needed
 
     def _writers(self, op: int) -> list[int]:
-        """The operators that write what an operator reads."""
+        """The operators that write the values that an operator reads."""
         structure = self.structure
         return [structure.writer[value] for need in structure.needs[op] for value in (need, structure.root[need])]
 
     def parts(self, ops: Collection[int]) -> list[list[int]]:
-        """Operators, grouped into parts that do not read one another, in the order given."""
+        """The operators ``ops``, grouped into parts that do not read one another, in the order of the input."""
         structure = self.structure
         part: dict[int, list[int]] = {}
         for op in structure.order:
@@ -190,15 +192,15 @@ def drafts(
     first: Sequence[int] | None = None,
     is_thorough: bool = True,
 ) -> list[list[int]] | None:
-    """Make drafts, which need not be within the limit; the most promising comes first.
+    """Make drafts, which need not be within the limit; the most promising draft comes first.
 
-    The first cuts are at the moment with most live bytes. As long as the bound rises, further ones are at the moment where the
-    last draft exceeds the limit most.
+    The first cuts are at the moment with the most live bytes. As long as the bound rises, further cuts are at the moment at
+    which the last draft exceeds the limit most.
 
     Parameters
     ----------
     insertion
-        The arrays of the structure.
+        Repairs sequences, and has the arrays of the structure.
     moments
         Computes the cuts.
     limit
@@ -206,9 +208,9 @@ def drafts(
     on_bound
         Called with every better lower bound of the added cost.
     should_stop
-        Says whether to end early.
+        Function that says whether to end early.
     first
-        The first moment, as a list of one operator; by default the one with most live bytes.
+        The first moment, as a list of one operator; by default the one with the most live bytes.
     is_thorough
         Whether drafts that exceed the limit after the moment are also tried with kept values in chains, and from the cuts that
         bracket lower limits.
@@ -250,7 +252,7 @@ def drafts_within(
     """Sequences within the limit, each cheaper than those before.
 
     They use the expensive cut for a few more parts, which costs less than repairing a draft by adding runs. Values of chains
-    are kept at the given ``numbers`` of places, one number after the other as long as that helps.
+    are kept at the given ``numbers`` of places. The numbers are tried one after the other, as long as that helps.
     """
     sequences: list[list[int]] = []
     best, misses = 1 << 62, 0
@@ -265,7 +267,7 @@ def drafts_within(
             best, misses = cost, 0
             sequences.append(sequence)
         elif sequences:
-            # This counts as a miss only after a first success: more places may bring a sequence within the limit.
+            # A miss counts only after a first success, because more places may bring a sequence within the limit.
             misses += 1
     return sequences
 
@@ -273,7 +275,8 @@ def drafts_within(
 def drafts_by_lower_limits(cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False) -> list[list[int]]:
     """Sequences within the limit from cuts that bracket lower limits, for moments after which too many bytes stay live.
 
-    The search is for the highest such lower limit, so that the memory at the moment is used as fully as possible.
+    The search is for the highest lower limit that gives such a sequence, so that the memory at the moment is used as fully as
+    possible.
     """
     moments, moment, found = cuts.moments, cuts.moment, list[list[int]]()
 

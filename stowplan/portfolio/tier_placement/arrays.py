@@ -1,7 +1,8 @@
-"""A tier-placement problem as flat arrays for compiled code, and plans from the results.
+"""A tier-placement problem as flat arrays for compiled code, and the conversion of results into plans.
 
 A *map* assigns a tier to every tensor. Tensors are numbered: first the weights of all layers that have weights, then the
-outputs of all layers. If tiers are address spaces, a plan also has an offset for every tensor.
+outputs of all layers. Tiers are numbered from the slowest, 0, to the fastest. If tiers are address spaces, a plan also has an
+offset for every tensor.
 """
 
 from __future__ import annotations
@@ -24,39 +25,42 @@ class Data(NamedTuple):
     """The arrays of a problem with m tensors, n layers and T tiers; layers run one after the other, each in one step."""
 
     size: Ints
-    """[m] bytes."""
+    """[m] size of each tensor in bytes."""
     layer: Ints
-    """[m] layer that the tensor belongs to."""
+    """[m] layer to which each tensor belongs."""
     is_weight: Ints
     """[m] 1 for weights, which stay in memory for the whole inference; 0 for outputs."""
     last: Ints
-    """[m] last step of an output's life, which begins with its layer."""
+    """[m] last step of an output's life, which begins with its layer; 0 for weights."""
     touch: Ints
-    """[m + 1] tensor i is read or written by the layers ``touched[touch[i] : touch[i + 1]]``."""
+    """[m + 1] index of each tensor's first entry in ``touched``. Tensor i is read or written by the layers
+    ``touched[touch[i] : touch[i + 1]]``."""
     touched: Ints
-    """See ``touch``."""
+    """Layers that read or write each tensor, tensor by tensor."""
     cost: Ints2D
-    """[len(touched), T] picoseconds of this read or write, by tier."""
+    """[len(touched), T] picoseconds of each of these reads or writes, by tier."""
     use: Ints
-    """[n + 1] layer s reads or writes the tensors ``used[use[s] : use[s + 1]]``."""
+    """[n + 1] index of each layer's first entry in ``used``. Layer s reads or writes the tensors ``used[use[s] : use[s +
+    1]]``."""
     used: Ints
-    """See ``use``."""
+    """Tensors that each layer reads or writes, layer by layer."""
     live: Ints
-    """[n + 1] the outputs ``alive[live[s] : live[s + 1]]`` are live at step s."""
+    """[n + 1] index of each step's first entry in ``alive``. The outputs ``alive[live[s] : live[s + 1]]`` are live at step
+    s."""
     alive: Ints
-    """See ``live``."""
+    """Outputs that are live at each step, step by step."""
     compute: Ints
     """[n] picoseconds of computation of each layer."""
     external: Ints
     """[n] picoseconds in which each layer reads inputs of the network."""
     capacity: Ints
-    """[T] bytes."""
+    """[T] capacity of each tier in bytes."""
     fixed: int
     """Sum of the overheads of all layers, in picoseconds."""
 
 
 def build(problem: Problem) -> Data:
-    """The arrays of a problem."""
+    """Build the arrays of a problem."""
     layers, tiers = problem.layers, problem.tiers
     weighted = [number for number, layer in enumerate(layers) if layer.weight_bytes]
     readers: list[list[int]] = [[] for _ in layers]
@@ -108,7 +112,7 @@ def _ints(values: object) -> Ints:
 
 
 def import_plan(data: Data, plan: Plan) -> Ints:
-    """The tier of each tensor in a plan [m]."""
+    """[m] the tier of each tensor in a plan."""
     return _ints(
         [
             plan.weight_tiers[layer] if weight else plan.output_tiers[layer]
@@ -121,7 +125,7 @@ class RoomParameters(Parameters, frozen=True):
     """Parameters of the search for offsets."""
 
     shrink: float = 0.98
-    """Factor by which the capacity of a tier shrinks for the search if its tensors found no offsets."""
+    """Factor by which the capacities of tiers shrink for the search if no offsets were found for a map."""
 
 
 PARAMS = parameters(RoomParameters, __name__)
@@ -143,7 +147,10 @@ class Exporter:
         return self._offsets.place(tiers) if self._structure.problem.address_spaces else plan_of(self._structure, tiers)
 
     def shrink(self, tier: Ints) -> Data:
-        """Arrays with a little less capacity in every tier that the map uses; they are for searches only, not for plans."""
+        """Reduce the capacity of every tier that a map uses by a little; returns the new arrays.
+
+        They are for the search alone. Plans are made with the capacities of the problem.
+        """
         capacity = self._data.capacity.copy()
         used = np.unique(tier)
         capacity[used] = (capacity[used] * PARAMS.shrink).astype(np.int64)

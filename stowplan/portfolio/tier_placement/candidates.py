@@ -1,11 +1,13 @@
 """The candidates for tier placement, as functions of (problem, context).
 
-Deterministic runs ignore everything that depends on the load of the machine, such as the incumbents of other candidates.
+A *candidate* is one method of a run of ``solve``, which reports plans, bounds and hints to its context. A *map* assigns a tier
+to every tensor. A *hint* gives for each tensor and tier a number that says how likely the tensor is there in a good plan. In
+deterministic runs, candidates ignore everything that depends on the load of the machine, such as the plans of other candidates.
 
 If the MILP of a network is too large for branch and bound, a large-neighbourhood search solves it with most tensors fixed to
 their tiers. It follows Shaw (CP 1998) and Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve
-MIP solutions" (Mathematical Programming 102, 2005): first it frees the tensors that the linear relaxation places differently
-from the best map, then tensors of neighbouring layers and random ones.
+MIP solutions" (Mathematical Programming 102, 2005). First it *frees* the tensors that the linear relaxation places differently
+from the best map, that is, lets the MILP choose their tiers. Then it frees tensors of neighbouring layers and random ones.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
 
-#: Source of the relaxation's hint.
+#: The source that is named in the hint of the linear relaxation.
 RELAXATION = "relaxation"
 
 
@@ -37,36 +39,40 @@ class SearchParameters(Parameters, frozen=True):
     patience: int = 5
     """Annealing runs in a row without an improvement, after which the search ends to make way for other candidates."""
     first: int = 20_000
-    """Moves of the first annealing run."""
+    """Moves of the first annealing run, in addition to ``each`` for each tensor."""
     each: int = 60
-    """Further moves of the first annealing run for each tensor."""
+    """Moves of the first annealing run for each tensor, in addition to ``first``."""
     growth: float = 1.5
     """Factor by which each further annealing run is longer than the one before."""
     warmth: tuple[float, ...] = (1 / 30, 1 / 300, 1 / 5, 1 / 1000)
-    """First temperatures of annealing runs that start from the best map, as parts of that of a run from scratch."""
+    """Parts of the first temperature of a run from scratch. Annealing runs that start from the best map begin at these
+    temperatures, one after the other."""
     round_seconds: float = 5.0
-    """Seconds for one neighbourhood."""
+    """Seconds for one neighbourhood, at most."""
     round_units: float = 0.2
     """Units of the deterministic limit of ``solve_milp`` for one neighbourhood of a deterministic run."""
     freed_first: float = 300.0
     """Tensors that are freed together at first."""
     freed_least: float = 20.0
-    """Tensors that are freed together, at least."""
+    """Tensors that are freed together at least."""
     freed_growth: float = 1.3
-    """Factor by which their number grows after an easy round."""
+    """Factor by which the number of freed tensors grows after an easy round."""
     freed_shrinkage: float = 0.7
-    """Factor by which their number shrinks after a round that was too hard."""
+    """Factor by which the number of freed tensors shrinks after a round that was too hard."""
     easy: float = 0.4
-    """Part of its time limit within which a neighbourhood that is solved to optimality counts as too small."""
+    """Part of the time limit of a neighbourhood. A neighbourhood that is solved to optimality within it counts as too small."""
     agrees: float = 0.999
-    """Smallest part of a tensor that the relaxation must have in the tier of the map to agree with it."""
+    """Part of a tensor that the relaxation must at least have in the tensor's tier of the map, to agree with the map."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 def _prepare(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | None:
-    """The arrays, the exporter and a first valid map of a problem; None, after a report, if there is no map."""
+    """The arrays, the exporter and a first valid map of a problem.
+
+    The result is None if no map is found, or if it is proven that none exists; either is reported.
+    """
     if report_if_overloaded(context, find_overload(problem)):
         return None
     data = build(problem)
@@ -80,7 +86,7 @@ def _prepare(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] 
 
 
 def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> None:
-    """Report the best map of a heuristic as a plan, or that it has none, and leave a note."""
+    """Report the best map of a heuristic as a plan, or that there is no plan, and leave a note with its latency and work."""
     plan = exporter.plan(walk.tier)
     if plan is not None:
         context.plan(plan, source)
@@ -100,7 +106,7 @@ def greedy_dp(problem: Problem, context: Context) -> None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small networks: Greedy-DP, which is a baseline, then the CP-SAT model."""
+    """The presolver of small networks: Greedy-DP, which makes the plan of a baseline, then the CP-SAT model."""
     if includes_heuristics(context):
         greedy_dp(problem, context)
     _solve_cpsat(problem, context, presolve_seconds(context))
@@ -109,10 +115,10 @@ def presolve(problem: Problem, context: Context) -> None:
 def search(problem: Problem, context: Context) -> None:
     """The main heuristic: Greedy-DP, which is fast, then simulated annealing, in turn from scratch and from the best map.
 
-    When a hint arrives, a map that follows it is built, and the next annealing run starts from that. The hint of the linear
-    relaxation is computed after the first annealing run unless another candidate has sent it before. Such maps help because
-    annealing does not find changes of many tensors at once, such as many small weights in place of a few large ones of about
-    the same value.
+    When a hint arrives, a map that follows it is built, and the next annealing run starts from that map. The hint of the linear
+    relaxation is computed after the first annealing run, unless another candidate has sent it before. Maps that follow a hint
+    help because annealing does not find changes of many tensors at once, such as many small weights in place of a few large
+    ones of about the same value.
     """
     began = _prepare(problem, context)
     if began is None:
@@ -134,7 +140,7 @@ def search(problem: Problem, context: Context) -> None:
             moves = min(moves, left)
             left -= moves
         before = run.walk.latency
-        # Every other run starts from the best map, at different temperatures, to search near it. The others start from scratch.
+        # Every other run starts from the best map, at a low temperature, to search near it. The others start from scratch.
         near = cycle % 2 == 1
         guided = guides.follow_new_hints(solve=near)
         if guided is not None:
@@ -151,7 +157,8 @@ def search(problem: Problem, context: Context) -> None:
             if plan is not None:
                 context.plan(plan, "search")
             else:
-                # No offsets were found for the map. With a little less capacity, maps are easier to pack.
+                # No offsets were found for the map. The search goes on with a little less capacity, because such maps are
+                # easier to pack.
                 data = exporter.shrink(run.walk.tier)
                 begin_again = heuristics.any_map(data, context.seed())
                 if begin_again is None:
@@ -169,8 +176,8 @@ def search(problem: Problem, context: Context) -> None:
 class Guides:
     """Collects hints as they arrive and builds maps that follow them.
 
-    If no other candidate has sent the hint of the linear relaxation by then, it is computed here, within the time of the
-    search, because the search might be over before another candidate has solved it.
+    If no other candidate has sent the hint of the linear relaxation by the second annealing run, it is computed here, within
+    the time of the search. Otherwise the search might be over before another candidate has solved the relaxation.
     """
 
     def __init__(self, problem: Problem, context: Context, data: Data, begin: Ints):
@@ -179,7 +186,7 @@ class Guides:
         self._has_relaxation = False
 
     def follow_new_hints(self, solve: bool) -> Walk | None:
-        """The best map that follows a new hint, None without one; ``solve`` permits to solve the relaxation now."""
+        """The best map that follows a new hint; None if there is none. ``solve`` permits to solve the relaxation now."""
         hints = self._context.hints()
         new_hints = [*hints[self._hints_read :]]
         self._hints_read = len(hints)
@@ -196,14 +203,14 @@ class Guides:
 
 
 def solve_relaxation(problem: Problem, context: Context) -> tuple[Hint | None, int]:
-    """The hint of the linear relaxation, None if it takes too long, and its bound (ps)."""
+    """Solve the linear relaxation; returns its hint, which is None if it takes too long, and its bound (ps)."""
     from stowplan.models.tier_placement.milp import relaxation
 
     return relaxation(problem, time_limit=context.longest(), seed=context.seed(), should_stop=context.closed)
 
 
 def _best(context: Context, data: Data, walk: Walk) -> Ints:
-    """The best map of this search or of another candidate."""
+    """The best map of this search or, if it is better and fits the capacities of ``data``, that of another candidate."""
     plan: Plan | None = context.incumbent()[0]
     if plan is not None and plan.objective < walk.latency:
         tier = import_plan(data, plan)
@@ -213,7 +220,7 @@ def _best(context: Context, data: Data, walk: Walk) -> Ints:
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """The MILP on HiGHS, which also uses better plans of other candidates while it runs."""
+    """Solve the MILP with HiGHS, which also uses better plans of other candidates while it runs."""
     from stowplan.models.tier_placement.milp import solve_milp
 
     outcome = solve_milp(
@@ -226,11 +233,12 @@ def milp(problem: Problem, context: Context) -> None:
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model, with the best plan so far as its hint."""
+    """Solve the CP-SAT model, with the best plan so far as its hint."""
     _solve_cpsat(problem, context, None)
 
 
 def _solve_cpsat(problem: Problem, context: Context, seconds: float | None) -> None:
+    """Solve the CP-SAT model, for at most ``seconds`` if that is not None, and report what it proves."""
     from stowplan.models.tier_placement import cpsat as model
 
     plan, bound = context.incumbent()
@@ -244,7 +252,7 @@ def _solve_cpsat(problem: Problem, context: Context, seconds: float | None) -> N
 
 
 def linear(problem: Problem, context: Context) -> None:
-    """The linear relaxation, for networks whose MILP is too large for branch and bound: a bound, and a hint."""
+    """Solve the linear relaxation of a network whose MILP is too large for branch and bound, and report its bound and hint."""
     hint, bound = solve_relaxation(problem, context)
     context.bound(bound, "linear")
     if hint is not None:
@@ -252,7 +260,10 @@ def linear(problem: Problem, context: Context) -> None:
 
 
 def counts(problem: Problem, context: Context) -> None:
-    """Branch and bound over numbers of equal weights in each tier, for networks with repeated layers; also sends a hint."""
+    """Branch and bound for networks with repeated layers, over the numbers of weights of equal size in each tier.
+
+    It also sends a hint.
+    """
     from stowplan.models.tier_placement.counts import solve_by_counts
 
     outcome = solve_by_counts(
@@ -267,7 +278,7 @@ def counts(problem: Problem, context: Context) -> None:
 
 
 class Neighbourhoods:
-    """Draws the tensors to free, in several ways in turn, and adapts their number to what can be solved."""
+    """Draws the tensors to free, in several ways in turn, and adapts their number so that the MILP can be solved in time."""
 
     def __init__(self, problem: Problem, hint: Hint | None, seed: int):
         self._tensors = placed(problem)
@@ -279,7 +290,7 @@ class Neighbourhoods:
         self._turn = 0
 
     def draw(self, plan: Plan) -> tuple[str, set[Placed]]:
-        """The name of a way, and the tensors that it frees."""
+        """Draw tensors to free; returns the name of the way by which they were drawn, and the tensors."""
         self._turn += 1
         if self._turn == 1 and self._hint is not None:
             return "relaxation", self._find_disagreeing(plan, self._hint)
@@ -316,7 +327,10 @@ class Neighbourhoods:
 
 
 def lns(problem: Problem, context: Context) -> None:
-    """The large-neighbourhood search: improves the best plan until the time or, in deterministic runs, the rounds are over."""
+    """The large-neighbourhood search: it improves the best plan until the time is over.
+
+    In a deterministic run, it ends after a number of rounds.
+    """
     from stowplan.models.tier_placement.milp import solve_milp
 
     rounds = context.work(work_rates.TIER_ROUNDS, least=1)

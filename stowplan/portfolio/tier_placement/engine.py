@@ -1,6 +1,7 @@
 """Compiled code for tier placement: the state of a map, annealing with ejections, and Greedy-DP of the EGRL paper.
 
-Arrays are those of :class:`stowplan.portfolio.tier_placement.arrays.Data`.
+A *map* assigns a tier to every tensor; tier 0 is the slowest. A move may *eject* tensors from a tier that becomes overfull,
+into slower tiers. Arrays are those of :class:`stowplan.portfolio.tier_placement.arrays.Data`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from stowplan.compiled import Ints2D, njit, njit_inner
 from stowplan.portfolio.random_numbers import random_below
 from stowplan.portfolio.tier_placement.arrays import Data, Ints
 
-#: Largest number of tensors that a move changes, and of others that it ejects to make space for them.
+#: A move moves at most TOGETHER tensors to a new tier, and ejects at most EJECTIONS others to make space for them.
 TOGETHER, EJECTIONS = 4, 8
 
 
@@ -26,24 +27,24 @@ class State(NamedTuple):
     moved: Ints
     """[n] picoseconds that each layer spends on reads and writes."""
     top: Ints2D
-    """[T, 2 L] segment tree over the steps: each node has the most bytes of outputs at a step of its range, without those that
-    its ancestors count."""
+    """[T, 2 L] a segment tree over the steps for each tier. A node has the largest number of bytes of outputs at a step of its
+    range, without the bytes that are counted at its ancestors."""
     every: Ints2D
-    """[T, L] bytes that are live at every step of a node's range and are counted at the node."""
+    """[T, L + 1] bytes of outputs that are live at every step of an inner node's range and are counted at the node."""
     stored: Ints
-    """[T] bytes of weights."""
+    """[T] bytes of weights in each tier."""
     listed: Ints2D
     """[T, m] the weights in each tier, unordered."""
     many: Ints
-    """[T] number of these weights."""
+    """[T] number of weights in each tier."""
     place: Ints
-    """[m] index of each weight in ``listed``."""
+    """[m] index of each weight in its row of ``listed``."""
     undo: Ints2D
-    """[2, TOGETHER + EJECTIONS] tensors that the current move has changed, and their tiers before."""
+    """[2, TOGETHER + EJECTIONS] tensors that the current move has changed, and their tiers before the move."""
     stamp: Ints
     """[m + 1] number of the last move that changed each tensor; the last entry is the number of the current move."""
     chance: Ints
-    """[1] state of the random numbers."""
+    """[1] state of the random number generator."""
 
 
 def start(data: Data, tier: Ints, seed: int) -> State:
@@ -61,7 +62,7 @@ def start(data: Data, tier: Ints, seed: int) -> State:
         place=np.zeros(tensors, np.int64),
         undo=np.zeros((2, TOGETHER + EJECTIONS), np.int64),
         stamp=np.zeros(tensors + 1, np.int64),
-        # The state must not be 0. The seed is mixed so that similar seeds give different sequences.
+        # The state of the generator must not be 0. The seed is mixed, so that similar seeds give different sequences.
         chance=np.array([(seed * 0x9E3779B97F4A7C15 + 0x1F123BB5) % (1 << 61) + 1], np.int64),
     )
     fill(data, state, tier)
@@ -161,7 +162,7 @@ def _fullest_step(state: State, t: int) -> int:
 
 @njit_inner
 def _shift(data: Data, state: State, i: int, t: int) -> int:
-    """Move tensor i to tier t, whether it fits or not; returns the change of the latency (ps)."""
+    """Move tensor i to tier t, even if that makes the tier overfull; returns the change of the latency (ps)."""
     before = state.tier[i]
     _add_or_remove(data, state, i, before, -1)
     _add_or_remove(data, state, i, t, 1)
@@ -178,9 +179,11 @@ def _shift(data: Data, state: State, i: int, t: int) -> int:
 
 @njit_inner
 def _choose_ejected(data: Data, state: State, t: int) -> int:
-    """A tensor to eject from the overfull tier t: of a few random ones, the one that loses least for each byte; -1 if none.
+    """A tensor to eject from the overfull tier t; -1 if none is found.
 
-    Only weights and outputs that are live at the fullest step help. Tensors that this move has changed are left out.
+    It is, of a few random tensors, the one whose ejection into the next slower tier costs the least latency for each byte. Only
+    weights and outputs that are live at the fullest step are drawn, because only they make space. Tensors that the current move
+    has changed are left out.
     """
     step = _fullest_step(state, t)
     chosen, least = -1, math.inf
@@ -206,7 +209,7 @@ def _choose_ejected(data: Data, state: State, t: int) -> int:
 
 @njit_inner
 def _record(state: State, changed: int, i: int) -> int:
-    """Record that tensor i is about to leave its tier, to undo it later; returns the new number of records."""
+    """Record the tier of tensor i, which is about to change, so that the move can be undone; returns the number of records."""
     state.undo[0, changed] = i
     state.undo[1, changed] = state.tier[i]
     state.stamp[i] = state.stamp[-1]
@@ -215,9 +218,10 @@ def _record(state: State, changed: int, i: int) -> int:
 
 @njit_inner
 def _make_room(data: Data, state: State, changed: int, most: int) -> tuple[int, int, bool]:
-    """Eject tensors from overfull tiers into slower ones, up to ``most`` records in all.
+    """Eject tensors from overfull tiers into slower ones, until the records of changed tensors number ``most``.
 
-    Returns the number of records, the change of the latency (ps), and whether everything fits now.
+    ``changed`` is the number of records before. Returns the number of records, the change of the latency (ps), and whether no
+    tier is overfull now.
     """
     change = 0
     for back in range(len(data.capacity)):
@@ -227,7 +231,7 @@ def _make_room(data: Data, state: State, changed: int, most: int) -> tuple[int, 
             if i < 0:
                 return changed, change, False
             changed = _record(state, changed, i)
-            # The tensor goes to the fastest slower tier with space. The slowest tier is checked last of all.
+            # The tensor goes to the fastest slower tier with space, or to tier 0, which is checked last.
             down = t - 1
             change += _shift(data, state, i, down)
             while down > 0 and _overfull(data, state, down):
@@ -242,11 +246,12 @@ def anneal(
 ) -> tuple[int, int]:
     """Metropolis walk over valid maps; returns the latencies (ps) of the last map and of the best.
 
-    A move changes the tier of one tensor. Half of the moves also change some of the tensors that one of its layers reads or
-    writes with it, because a layer is only as fast as all of them together. If that overfills a tier, up to ``ejections`` (at
-    most :data:`EJECTIONS`) other tensors are ejected into slower tiers. Without ejections, only one tensor changes.
+    A move changes the tier of one tensor. Half of the moves also change the tier of some tensors that one of its layers reads
+    or writes as well, because a layer is only as fast as all of them together. If a move overfills a tier, up to ``ejections``
+    (at most :data:`EJECTIONS`) other tensors are ejected into slower tiers. If ``ejections`` is 0, only one tensor changes.
 
-    ``now`` is the latency of the state, which must be valid. ``best_tier`` [m] is written when a map is better than ``best``.
+    ``now`` is the latency (ps) of the state, which must be valid, and ``best`` that of the best map so far. ``best_tier`` [m]
+    is written when a map is better than that. ``temperature`` is in ps.
     """
     tensors, tiers = len(data.size), len(data.capacity)
     if tiers < 2 or tensors == 0:
@@ -286,9 +291,9 @@ def anneal(
 def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: int, end: int) -> int:
     """Greedy-DP of the EGRL paper (section 4) over the layers ``[begin, end)``; returns the number of evaluations.
 
-    For each layer, all T x T choices of tiers for its weights and its output are tried with everything else fixed, and the best
-    valid one is kept; there are T choices for a layer without weights. ``weights`` and ``outputs`` [n] are the tensors of each
-    layer, -1 for none.
+    For each layer, all T x T choices of tiers for its weights and its output are tried while all other tensors are fixed, and
+    the best valid choice is made. There are T choices for a layer without weights. ``weights`` [n] and ``outputs`` [n] are the
+    tensors of each layer, -1 for a layer without weights.
     """
     tiers, evaluations = len(data.capacity), 0
     for layer in range(begin, end):
@@ -311,9 +316,9 @@ def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: i
 
 @njit
 def place_anywhere(data: Data, state: State, order: Ints) -> None:
-    """Move tensors, in this order, from tier 0 to the slowest tier with space, as long as tier 0 is overfull.
+    """Move tensors, in this order, from tier 0 to the slowest other tier with space, as long as tier 0 is overfull.
 
-    All tensors start in tier 0, which may stay overfull if no other tier has space.
+    All tensors are in tier 0 before. It may still be overfull afterwards, if no other tier has space.
     """
     for i in order:
         if _overfull(data, state, 0):
@@ -341,7 +346,7 @@ def mean_loss(data: Data, state: State) -> float:
 
 @njit
 def repair(data: Data, state: State) -> bool:
-    """Eject tensors from overfull tiers until everything fits; returns whether it does."""
+    """Eject tensors from overfull tiers until none is overfull; returns whether that succeeds."""
     for _ in range(len(data.size)):
         state.stamp[-1] += 1
         changed, _, fits = _make_room(data, state, 0, TOGETHER + EJECTIONS)

@@ -1,9 +1,10 @@
-"""Greedy-DP of the EGRL paper and a local search of this project, both counted in evaluations of the hardware.
+"""Greedy-DP of the EGRL paper and a local search of this project, both counted in evaluations.
 
-An evaluation is one run of the network on the chip with a new map, valid or not, as in the paper (section 4).
+A *map* assigns a tier to every tensor; tier 0 is the slowest. An *evaluation* is one run of the network on the (simulated) chip
+with a new map, valid or not, as in the paper (section 4).
 
 A map that follows a hint puts every tensor into the fastest tier that the hint suggests, and then ejects tensors from overfull
-tiers. One such map is built for each of several thresholds; heuristics that follow no hint run as well.
+tiers. One such map is built for each of several thresholds. Heuristics that follow no hint run as well.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ class AnnealingParameters(Parameters, frozen=True):
     chunk: int = 5_000
     """Moves between two calls of ``stop``."""
     cold: float = 1e-4
-    """Last temperature of an annealing run, as a part of its first."""
+    """Part of the first temperature of an annealing run that is its last temperature."""
     tries: int = 50
-    """Orders that are tried to find a first map if the slowest tier cannot have all tensors."""
+    """Orders of tensors that are tried to find a first map if the slowest tier is too small for all tensors."""
     thresholds: tuple[float, float] = (0.5, 0.2)
-    """Parts of a tensor's hinted shares: it goes to the fastest tier that has, with those above it, at least so much of
-    them."""
+    """Parts of the sum of a tensor's hinted values, one for each map that follows a hint. The tensor goes to the fastest tier
+    that has, together with the tiers above it, at least this part of the sum."""
 
 
 PARAMS = parameters(AnnealingParameters, __name__)
@@ -51,7 +52,7 @@ class Walk:
     evaluations: int = 0
     """Number of evaluations so far."""
     progress: list[tuple[int, int]] = field(default_factory=list)
-    """(evaluations, best latency) at the recorded improvements."""
+    """Pairs (number of evaluations, best latency in ps) at the recorded improvements."""
 
     def note(self) -> None:
         """Record the best latency if it has improved."""
@@ -65,7 +66,10 @@ def is_valid(data: Data, tier: Ints) -> bool:
 
 
 def any_map(data: Data, seed: int = 0) -> Ints | None:
-    """A valid map [m]: everything in the slowest tier, or, if that is too small, one found at random; None if none is found."""
+    """A valid map [m]; None if none is found.
+
+    All tensors are in the slowest tier. If that is too small, some are moved to other tiers, in random orders.
+    """
     tier = np.zeros(len(data.size), np.int64)
     if is_valid(data, tier):
         return tier
@@ -81,9 +85,10 @@ def any_map(data: Data, seed: int = 0) -> Ints | None:
 
 
 def greedy_dp(data: Data, tier: Ints, stop: Callable[[], bool], passes: int = 50) -> Walk:
-    """Greedy-DP of the EGRL paper: passes over all layers until one brings no improvement.
+    """Greedy-DP of the EGRL paper: at most ``passes`` passes over all layers, until one brings no improvement.
 
-    Each layer gets the best tiers for its weights and its output with all other tensors fixed.
+    Each layer gets the best tiers for its weights and its output while all other tensors are fixed. The first map is ``tier``
+    [m], and ``stop`` says whether to end.
     """
     weights = np.full(len(data.compute), -1, np.int64)
     outputs = np.full(len(data.compute), -1, np.int64)
@@ -109,8 +114,9 @@ def greedy_dp(data: Data, tier: Ints, stop: Callable[[], bool], passes: int = 50
 class Search:
     """Simulated annealing whose moves eject tensors from a tier that becomes overfull, in several runs.
 
-    The ejected tensors are, of a few random ones, those that lose least for each byte. In this way a large tensor can replace
-    several small ones in one move, for which plain annealing would have to pass through worse maps.
+    The ejected tensors are, of a few random ones, those whose ejection costs the least latency for each byte. In this way a
+    large tensor can replace several small ones in one move, for which annealing without ejections would have to pass through
+    worse maps.
     """
 
     def __init__(self, data: Data, tier: Ints, seed: int):
@@ -121,7 +127,8 @@ class Search:
         self.walk = Walk(tier.copy(), self._now)
 
     def scale(self) -> float:
-        """A first temperature (ps) for annealing from scratch: the mean loss of a tensor that gets one tier slower."""
+        """A first temperature (ps) for annealing from scratch: the mean increase of the latency if a tensor moves one tier
+        down."""
         greedy = greedy_dp(self.data, self.walk.tier, lambda: False, passes=1)
         return max(1.0, float(engine.mean_loss(self.data, engine.start(self.data, greedy.tier, 0))))
 
@@ -142,9 +149,9 @@ class Search:
         *,
         ejections: int = engine.EJECTIONS,
     ) -> None:
-        """One annealing run of ``moves`` moves, each an evaluation, from a first temperature (ps).
+        """Make one annealing run of ``moves`` moves, each an evaluation, from a first temperature (ps).
 
-        Without ejections, moves that would overfill a tier are rejected.
+        A move may eject at most ``ejections`` tensors. If that is 0, moves that would overfill a tier are rejected.
         """
         walk = self.walk
         # Short runs record their progress often enough for a plot.
@@ -167,18 +174,18 @@ def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Cal
     Parameters
     ----------
     problem, data
-        The network, and its arrays for m tensors and T tiers.
+        The problem, and its arrays for m tensors and T tiers.
     hint
         A checked hint with values.
     begin
-        [m] a valid map, for tensors about which the hint says nothing.
+        [m] a valid map, for tensors about which the hint says nothing or with little confidence.
     stop
         Called between two maps.
 
     Returns
     -------
     Walk or None
-        None if no map that follows the hint fits.
+        None if no map that follows the hint could be made valid.
     """
     shares, sure = _in_order(problem, data, hint)
     best: Walk | None = None

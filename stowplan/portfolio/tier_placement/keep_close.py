@@ -1,7 +1,7 @@
 """Tier placements that differ as little as possible from an earlier plan.
 
-The earlier plan may be of an earlier version of the problem. Tensors are then matched by their layers, and tiers by their
-names.
+The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Tensors are then matched
+by their layers, and tiers by their names.
 """
 
 from __future__ import annotations
@@ -52,36 +52,36 @@ class Changes(ByValues):
             tiers, sizes = earlier.tiers, [1] * len(earlier.layers)
         else:
             raise needs_program("tier placement")
-        now = {tier.name: at for at, tier in enumerate(problem.tiers)}
+        tier_number = {tier.name: at for at, tier in enumerate(problem.tiers)}
         places: list[Place | None] = []
         for tensor in placed(problem):
-            was = Placed(before[tensor.layer], tensor.is_output)
-            has_place = was.layer >= 0 and (was.is_output or sizes[was.layer])
-            tier = now.get(tiers[was.tier(earlier)]) if has_place else None
+            matched = Placed(before[tensor.layer], tensor.is_output)
+            has_place = matched.layer >= 0 and (matched.is_output or sizes[matched.layer])
+            tier = tier_number.get(tiers[matched.tier(earlier)]) if has_place else None
             if tier is None or (problem.address_spaces and not earlier.output_offsets):
                 places.append(None)
             else:
-                places.append((tier, was.offset(earlier) if problem.address_spaces else 0))
+                places.append((tier, matched.offset(earlier) if problem.address_spaces else 0))
         return places
 
     def values(self, plan: Any) -> Sequence[Place]:
-        """Tier and offset of each tensor; the offset is 0 if tiers are no address spaces."""
+        """Tier and offset (in bytes) of each tensor; the offset is 0 if tiers are no address spaces."""
         tiers = tiers_of(self._structure, plan)
         return list(zip(tiers, offsets_of(self._structure, plan) or [0] * len(tiers), strict=True))
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """The plan with these tiers and offsets."""
+        """The plan with the tiers and offsets ``values``."""
         spaces = self._structure.problem.address_spaces
         return plan_of(self._structure, [tier for tier, _ in values], [offset for _, offset in values] if spaces else None)
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """A function that returns the tensors that now occupy the earlier place of a tensor."""
+        """Returns a function from a tensor to the tensors that occupy its earlier place in ``plan``."""
         if not self._structure.problem.address_spaces:
             return super().coupled(plan)
         return colliding(self._boxes(self.earlier), self._boxes(self.values(plan)))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Plans with the same tiers and fewer changed offsets."""
+        """Yields plans with the same tiers as ``plan`` and fewer and fewer changed offsets."""
         problem = self._structure.problem
         if not problem.address_spaces:
             return
@@ -91,7 +91,7 @@ class Changes(ByValues):
             yield self.plan(places, plan)
 
     def _boxes(self, places: Sequence[Place | None]) -> Boxes:
-        """The boxes of tensors at these places; tensors without a place are left out."""
+        """The rectangles of steps and bytes that tensors occupy at these places; tensors without a place are left out."""
         return stacked_boxes(
             (tier.capacity for tier in self._structure.problem.tiers),
             (

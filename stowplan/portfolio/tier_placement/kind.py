@@ -1,4 +1,8 @@
-"""The kind ``tier_placement``: how its plans are verified and described, and which candidates and baselines it has."""
+"""The kind ``tier_placement``: how its plans are verified and described, and which candidates and baselines it has.
+
+A plan assigns every tensor of a neural network, the weights and the output of each layer, to a *tier* of a chip's memory
+hierarchy, for example DRAM or SRAM. The objective is the latency of one inference in ps.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +27,8 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run."""
 
     exact_layers: int = 1_500
-    """Layers up to which CP-SAT and the MILP run. Beyond, CP-SAT adds nothing, and the linear relaxation proves bounds
-    sooner."""
+    """Layers up to which CP-SAT and the MILP run. For more layers CP-SAT gains nothing, and the linear relaxation proves bounds
+    sooner than the MILP."""
     small: int = 64
     """Layers up to which the presolver runs."""
 
@@ -33,6 +37,7 @@ PARAMS = parameters(StartParameters, __name__)
 
 
 def _labels(problem: Problem, plan: Plan) -> dict[str, Any]:
+    """The fields of a plan that repeat facts of the problem: its name, its target, and the names of its tiers and layers."""
     tiers, layers = (tuple(thing.name for thing in things) for things in (problem.tiers, problem.layers))
     return {"name": problem.name, "target": problem.target, "tiers": tiers, "layers": layers}
 
@@ -45,6 +50,7 @@ def _compiler(problem: Problem) -> Plan | None:
 
 
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
+    """All candidates of the problem, most useful first."""
     chosen = [in_caller(Candidate("search", "heuristic", share=0.15), options)]
     repeats = len(problem.layers) > PARAMS.small and bool(counted_sizes(problem))
     if repeats:
@@ -56,12 +62,12 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
         if not repeats:
             chosen.append(Candidate("linear", "exact", share=1.0, proves_only=True))
         chosen.append(Candidate("lns", "exact", share=1.0))
-    asked_for = [candidate for candidate in chosen if {candidate.name, candidate.family} & {*options.candidates}]
+    requested = [candidate for candidate in chosen if {candidate.name, candidate.family} & {*options.candidates}]
     # The learned candidate comes before candidates that only prove or search for long, but after the MILP of smaller networks,
     # which ends before torch has started.
     place = 1 if len(problem.layers) > PARAMS.exact_layers else 2
     is_small = len(problem.layers) <= PARAMS.small
-    chosen.insert(place, learned.candidate(problem, options, len(asked_for)))
+    chosen.insert(place, learned.candidate(problem, options, len(requested)))
     return [PRESOLVER, *chosen] if is_small else chosen
 
 

@@ -1,4 +1,7 @@
-"""The learned candidate: places all tensors by one forward pass of a trained graph network."""
+"""The learned candidate for tier placement: it places all tensors by one forward pass of a trained graph network.
+
+The network is a *policy* of EGRL: it gives a probability of each tier for every tensor.
+"""
 
 from __future__ import annotations
 
@@ -38,16 +41,17 @@ class PolicyParameters(Parameters, frozen=True):
     """Parameters of the learned policy."""
 
     layer_seconds: float = 1e-4
-    """Seconds for each layer of a forward pass and of decoding, on one idle core."""
+    """Seconds for each layer of the network, for a forward pass and decoding on one idle core."""
     large: int = 1_500
-    """Layers from which on the policy always runs: there, the local search has its first plan later, and it is a worse one."""
+    """Layers above which the policy always runs. With so many layers, the local search has its first plan later than the
+    policy, and this plan is worse."""
 
 
 PARAMS = parameters(PolicyParameters, __name__)
 
 
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
-    """The learned candidate; if it cannot run, it carries the reason.
+    """Describe the learned candidate. If it cannot run, ``Candidate.unavailable`` gives the reason.
 
     ``others`` is the number of candidates of other families in the run.
     """
@@ -63,7 +67,7 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
 
 def egrl(problem: Problem, context: Context) -> None:
-    """The candidate ``egrl``: the plan of one forward pass. Leaves a note if the policy is for another chip."""
+    """The candidate ``egrl``: it reports the plan of one forward pass, or leaves a note if the policy is for another chip."""
     if report_if_overloaded(context, find_overload(problem)):
         return
     policy = POLICY.load()

@@ -1,4 +1,7 @@
-"""How policies of EGRL are validated: their maps, and the best maps that keep some tensors in the policy's tiers."""
+"""How policies of EGRL are validated: their maps, and the best maps that keep some tensors in the policy's tiers.
+
+A *map* assigns a tier to every tensor. :mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +26,10 @@ EVALUATIONS = 100
 
 
 class EgrlPlayer:
-    """A player with a graph network: its most likely map, and random maps that the chip's compiler rectifies.
+    """A player with a graph network, which gives its most likely map and random maps. Both are decoded to valid maps.
 
-    The search is a training run of EGRL on this network alone that starts with the policy's weights; its result is the better
-    of the trained and the original map.
+    The search is a training run of EGRL on this problem alone that starts with the policy's weights. Its result is the better
+    one of two maps: that of the trained network and that of the original one.
     """
 
     def __init__(self, policy: Policy):
@@ -105,7 +108,7 @@ ADAPTER = Adapter(
     format="stowplan.egrl.policy",
     player=EgrlPlayer,
     untrained=lambda policy: type(policy)(policy.file, type(policy.actor)(policy.actor.shape)),
-    decisions=lambda problem, game, known: Tiers(problem, game.plan),
+    decisions=lambda problem, game, best_plan: Tiers(problem, game.plan),
     episodes="evaluations",
     values="a policy file of EGRL has no critic",
 )

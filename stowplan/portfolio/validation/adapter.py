@@ -1,4 +1,10 @@
-"""The interface between a kind and the validation of its learned policies: players, games, decisions and the adapter."""
+"""The interface between a kind and the validation of its learned policies: players, games, decisions and the adapter.
+
+``stowplan validate`` measures how far policies are from the optimum. A *policy* is a neural network that makes a plan decision
+by decision. Making one whole plan in this way is a *game*; a game is *lost* if it ends without a plan. A *position* is the
+state of a game between two decisions. The *return* from a position is the sum of rewards from there to the end of the game. A
+kind whose policies can be validated provides an :class:`Adapter` in its module ``validation``.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +16,18 @@ from stowplan.deadline import Deadline
 from stowplan.portfolio.policies import PolicySource
 
 Stop = Callable[[], bool]
+"""A function that says whether to return now, because time is up or the run was cancelled."""
 
 
 class Estimate(NamedTuple):
-    """A policy's estimate of a position, with the actual return."""
+    """A policy's estimate of the return from one position, with the actual return."""
 
     position: int
-    """Number of decisions made before it; positions of equal number are compared with each other."""
+    """Number of decisions that were made before the position. Positions with the same number are compared with each other."""
     value: float
     """The policy's estimate of the return from the position."""
     returned: float
-    """The actual return from the position to the end of the game, in the same unit."""
+    """The actual return from the position to the end of the game, in the same unit as ``value``."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +39,7 @@ class Game:
     estimates: tuple[Estimate, ...] = ()
     """The policy's estimates of the positions."""
     reward: int | None = None
-    """The game's own reward, in the kind's unit; None if the kind does not compare it with anything."""
+    """The sum of the game's rewards, in the kind's unit; None if the kind does not compare it with a latency."""
     trace: Any = None
     """The moves of the game, from which :attr:`Adapter.decisions` derives its decisions."""
 
@@ -41,7 +48,7 @@ class Player(Protocol):
     """A policy, or its control (an untrained network of equal size), that plays problems of its kind."""
 
     def likeliest(self, problem: Any, stop: Stop) -> Game | None:
-        """The game of the most likely decisions; None if it was stopped before its end.
+        """The game in which every decision is the most likely one; None if it was stopped before its end.
 
         Raises
         ------
@@ -60,12 +67,12 @@ class Player(Protocol):
 
 
 class Completion(NamedTuple):
-    """The result of completing a game: of solving the problem with some decisions fixed."""
+    """The result of solving the problem with the first decisions of a game fixed, which *completes* the game."""
 
     objective: int
-    """Objective of the best plan found."""
+    """Objective of the best plan that was found."""
     bound: int
-    """Proven lower bound; equal to the objective if that is proven optimal."""
+    """Proven lower bound for plans with these decisions. It equals the objective if the plan is proven optimal among them."""
 
 
 class Effort(NamedTuple):
@@ -74,21 +81,22 @@ class Effort(NamedTuple):
     seconds: float
     """Time limit in seconds, infinite in deterministic runs."""
     work: float | None
-    """Work limit in the kind's deterministic seconds; None if time is the limit."""
+    """Work limit of a deterministic run, in the deterministic seconds that the kind's solver counts; None if time is the
+    limit."""
     seed: int
     """Seed of the solvers."""
     bound: int
     """Proven lower bound of the problem without any fixed decision."""
     deadline: Deadline
-    """Deadline of all completions together, with their cancellation."""
+    """Deadline of all completions together, which also expires if the run is cancelled."""
 
     def stop(self) -> bool:
-        """Whether to return now."""
+        """Whether to return now, because the deadline has expired."""
         return self.deadline.expired
 
 
 class Decisions(Protocol):
-    """The decisions of one game in their order, and the best plans that keep the first of them."""
+    """The decisions of one game in the order in which they were made. It also finds the best plan that keeps the first ones."""
 
     @property
     def names(self) -> Sequence[str]:
@@ -97,7 +105,7 @@ class Decisions(Protocol):
 
     @property
     def rest(self) -> str:
-        """A description, for the report, of what a game decides besides these decisions."""
+        """A description, for the report, of the choices that a game makes besides these decisions."""
         ...
 
     def best(self, count: int, effort: Effort) -> Completion:
@@ -107,25 +115,26 @@ class Decisions(Protocol):
 
 @dataclass(frozen=True)
 class Adapter:
-    """How the policies of one kind are validated. The functions take the arguments that are listed in parentheses."""
+    """How the policies of one kind are validated. The text of a function begins with its arguments, in parentheses."""
 
     agent: str
-    """Name of the agent, for the report."""
+    """Name of the agent that trains and uses the policy, for the report: ``MMap-MuZero``, ``EGRL`` or ``PPO``."""
     source: PolicySource[Any]
-    """The source of the policy if none is named."""
+    """Where the policy comes from if the user names no policy file."""
     format: str
-    """Format of its policy files."""
+    """The format that policy files of this kind name."""
     player: Callable[[Any], Player]
-    """(policy): a player with that policy."""
+    """(policy): returns a player with that policy."""
     untrained: Callable[[Any], Any]
-    """(policy): an untrained policy with a network of equal size, initialized with torch's random numbers."""
+    """(policy): returns an untrained policy with a network of equal size, initialized with torch's random numbers."""
     decisions: Callable[[Any, Game, Any], Decisions | None]
-    """(problem, most likely game, best known plan): the decisions of the game; None if it has none."""
+    """(problem, most likely game, best known plan): returns the decisions of the game; None if there are none to examine."""
     simulated: Callable[[Any, Any], int] | None = None
-    """(problem, plan): the latency that a simulator measures, if the kind has a simulator besides the objective."""
+    """(problem, plan): returns the latency that a simulator measures; None for kinds without a simulator."""
     rival: Callable[[Any, Stop], tuple[str, float]] | None = None
-    """(problem, stop): name and objective of a second baseline, for kinds whose own is often weak; the better one counts."""
+    """(problem, stop): returns name and objective of a second baseline, for kinds whose own baseline is often weak. The better
+    one counts."""
     episodes: str = "games"
     """The agent's word for the episodes that it learns from."""
     values: str = ""
-    """Why there are no value estimates; empty if there are some."""
+    """The reason why the policies make no value estimates; empty if they make some."""

@@ -3,7 +3,7 @@
 A policy makes a plan by a sequence of decisions, which is called a *game*. Let f(k) be the objective of the best plan that has
 the first k decisions of a game in common with it. Finding that plan, with an exact solver, is a *completion* of the game. The
 more decisions are fixed, the larger is f (smaller objectives are better), so f increases from the optimum at k = 0 towards the
-objective of the game. The *cost* of a decision is the amount by which f increases there. If f is equal at two values of k, no
+objective of the game. The *cost* of decision k, counted from 0, is f(k + 1) - f(k). If f is equal at two values of k, no
 decision between them has a cost, and bisection need not look there.
 """
 
@@ -20,19 +20,20 @@ TOP = 5
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision, or several consecutive ones, with its cost."""
+    """The cost of one decision, or of several consecutive ones that were not told apart."""
 
     first: int
     """Number of the first of these decisions, counted from 0."""
     last: int
-    """Number of the last of these decisions; equal to ``first`` if it is only one."""
+    """Number of the last of these decisions; equal to ``first`` if there is only one."""
     name: str
+    """Name of the decision; for several decisions, the names of the first and the last one."""
     before: int
-    """f before the decision: the best objective if only the decisions before it are fixed."""
+    """f before the decision: the best known objective if only the decisions before it are fixed."""
     after: int
-    """f after the decision: the best objective if it is fixed as well."""
+    """f after the decision: the best known objective if the decision is fixed as well."""
     share: float
-    """Its cost, as a fraction of the difference between the objective of the game and the optimum."""
+    """The cost as a fraction of the difference between the objective of the game and the optimum."""
     exact: bool
     """Whether both objectives are proven to be optimal."""
 
@@ -48,20 +49,21 @@ class DecisionReport(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     """Number of decisions of the game."""
     costly: tuple[Decision, ...]
-    """The most expensive decisions, in descending order; at most :data:`TOP`."""
+    """The most expensive decisions, in descending order of cost; at most :data:`TOP`."""
     explained: float | None
-    """The fraction of the difference between game and optimum that is the cost of these decisions; None if there is no
-    difference."""
+    """The sum of the costs of these decisions, as a fraction of the difference between the objective of the game and the
+    optimum; None if there is no difference."""
     rest: float | None
-    """The fraction of the difference that remains if all decisions are fixed, because the game also decides other things. None
+    """The fraction of the difference that remains if all decisions are fixed, because the game also makes other choices. None
     if there is no difference."""
     rest_name: str
-    """A description of the other things that the game decides."""
+    """A description of the other choices that the game makes."""
     solves: int
     """Number of completions that were solved."""
     exact: bool
-    """Whether every cost above is proven, and belongs to a single decision."""
+    """Whether every cost, also of decisions that are not listed, is proven and belongs to a single decision."""
     note: str = ""
+    """Why some decisions were not examined; empty if all were."""
 
 
 def dearest(
@@ -76,11 +78,11 @@ def dearest(
     Parameters
     ----------
     decisions
-        The decisions of the game, which can also complete it.
+        The decisions of the game, with a method that solves completions.
     optimum
         The best known objective of the problem, and the lower bound on it.
     objective
-        The objective of the game.
+        The objective of the plan that the game made.
     effort
         The limits of each completion: time or work, and a deadline for all of them.
     most_solves
@@ -89,8 +91,7 @@ def dearest(
     Returns
     -------
     DecisionReport
-        Consecutive decisions that were not told apart within the limits count as one, and then the report says that it is not
-        exact.
+        If the limits did not allow to tell consecutive decisions apart, they count as one decision, and ``exact`` is False.
     """
     count = len(decisions.names)
     completions = {0: Completion(min(optimum.objective, objective), optimum.bound)}
@@ -131,12 +132,12 @@ def _tighten(completions: dict[int, Completion]) -> dict[int, Completion]:
 
 
 def _most_expensive_middle(tightened: dict[int, Completion]) -> int | None:
-    """The middle of the interval between two completions in which f increases most.
+    """The middle of the interval between two neighbouring completions in which f increases most.
 
-    Only intervals of several decisions count. None if f is constant within each of them.
+    Only intervals of several decisions count. The result is None if f is constant within each of them.
     """
-    open_ones = [(b.objective - a.objective, -i, i, j) for (i, a), (j, b) in pairwise(tightened.items()) if j - i > 1]
-    cost, _, first, last = max(open_ones, default=(0, 0, 0, 0))
+    intervals = [(b.objective - a.objective, -i, i, j) for (i, a), (j, b) in pairwise(tightened.items()) if j - i > 1]
+    cost, _, first, last = max(intervals, default=(0, 0, 0, 0))
     return (first + last) // 2 if cost > 0 else None
 
 

@@ -1,4 +1,8 @@
-"""The policies of a validation: which policy plays which kind of problem, with its control and its origin."""
+"""The policies of a call of ``stowplan validate``: which policy plays which kind of problem.
+
+A *policy* is a neural network that makes a plan decision by decision. Its *control* is an untrained network of equal size,
+which shows how much training contributes.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +22,11 @@ class Opened(NamedTuple):
     """A loaded policy with its control."""
 
     path: str
-    """Path of its file."""
+    """Path of the policy's file."""
     digest: str
-    """sha256 of its file."""
+    """SHA-256 hash of the policy's file, in hexadecimal digits."""
     adapter: Adapter
+    """How policies of this kind are validated."""
     policy: Player
     """A player with the policy."""
     control: Player
@@ -36,7 +41,7 @@ class Policies:
     Parameters
     ----------
     paths
-        Policy files, at most one for each kind. Other kinds are played by the policies that their candidates use.
+        Policy files, at most one for each kind. For other kinds, the policy is the one that their learned candidates use.
     seed
         Seed of the controls' random weights.
 
@@ -45,7 +50,7 @@ class Policies:
     MissingDependencyError
         torch is not installed.
     InputError
-        A file is no policy, is damaged, or is the second one of its kind.
+        A file is no policy, is damaged, or is the second one for its kind.
     """
 
     def __init__(self, paths: Sequence[str | Path] = (), seed: int = 0):
@@ -76,12 +81,12 @@ class Policies:
         ]
 
     def of(self, wanted: Kind[Any, Any]) -> Opened:
-        """The policy of a kind.
+        """The policy of a kind, which is loaded at the first call.
 
         Raises
         ------
         InputError
-            No policy plays the kind, or the package's policy, which is the default, cannot be read.
+            No policy plays the kind, or the policy's file cannot be read.
         """
         from stowplan.learned_guidance.training import checkpoint
 
@@ -101,10 +106,10 @@ class Policies:
 
 def _adapters() -> Iterator[tuple[str, Adapter]]:
     """Name and adapter of each kind that has learned policies."""
-    for known in registered():
-        adapter = known.extras().adapter
+    for each in registered():
+        adapter = each.extras().adapter
         if adapter is not None:
-            yield known.name, adapter
+            yield each.name, adapter
 
 
 def _playable() -> list[str]:
@@ -113,7 +118,10 @@ def _playable() -> list[str]:
 
 
 def _kind_of(path: Path, kinds: dict[str, str]) -> str:
-    """The kind that a policy file is for; ``kinds`` has the kind of each format."""
+    """Name of the kind that a policy file is for; raises InputError for files of other formats.
+
+    ``kinds`` maps the format of policy files to the name of the kind.
+    """
     from stowplan.learned_guidance.training.checkpoint import format_of
 
     policy_format = format_of(path)
@@ -123,7 +131,7 @@ def _kind_of(path: Path, kinds: dict[str, str]) -> str:
 
 
 def _untrained(adapter: Adapter, policy: Any, seed: int) -> Any:
-    """The untrained control of a policy; torch's own random numbers stay as they are."""
+    """The untrained control of a policy. The state of torch's random numbers is the same afterwards."""
     import torch
 
     with torch.random.fork_rng(devices=[]):

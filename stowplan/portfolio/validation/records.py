@@ -1,4 +1,10 @@
-"""The result of a validation as plain data: the JSON of ``stowplan validate`` (``docs/guide/validate.md``)."""
+"""The result of a validation as plain data: the JSON of ``stowplan validate`` (``docs/guide/validate.md``).
+
+A *policy* is a neural network that makes a plan decision by decision; making one whole plan is a *game*. The *control* is an
+untrained network of equal size. A *gap* is ``(objective - reference) / objective``, where the reference is the optimum or a
+lower bound. Some objectives encode two numbers in one integer, such as the initiation interval and the latency of a loop; the
+first number decides, and each number has a gap of its own.
+"""
 
 from __future__ import annotations
 
@@ -28,51 +34,54 @@ class Exact(msgspec.Struct, frozen=True, kw_only=True):
     objective: int | None
     """Objective of the best verified plan; None if there is none."""
     bound: int | None
-    """Proven lower bound of the objective."""
+    """Proven lower bound of the objective; None if there is none."""
     is_proven: bool
     """Whether the objective is proven optimal."""
     candidate: str
-    """The candidate that found the plan."""
+    """Name of the candidate that found the plan."""
     stop_reason: str
-    """Why the run ended."""
+    """Why the run ended (:data:`stowplan.result.StopReason`)."""
     seconds: float
-    """How long it took."""
+    """How many seconds the run took."""
     certified_bound: int | None = None
-    """The bound that a certificate proves."""
+    """The bound that a certificate proves without trust in a solver; None if there is no such proof."""
     proof: str = ""
-    """Form of that proof; empty if the bound rests on a solver."""
+    """Form of the certificate's proof; empty if ``bound`` rests on trust in a solver."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of one game: its verified plan, or why there is none."""
+    """The outcome of one game: the objective of its plan, or the reason why there is no valid plan."""
 
     objective: int | None = None
     """Objective of the plan; None if there is no valid plan."""
     gap: float | None = None
-    """Gap to the optimum if that is proven, otherwise to the bound."""
+    """Gap to the optimum if that is proven, otherwise to the bound; None if neither is known."""
     least_gap: float | None = None
-    """Gap to the best plan of the other candidates: the true gap is between this and ``gap``."""
+    """Gap to the best plan of the heuristic and exact candidates. The gap to the true optimum is between this and ``gap``."""
     second_gap: float | None = None
-    """For objectives that encode two numbers, the gap of the second one, if the first is that of the optimum."""
+    """For objectives that encode two numbers, the gap of the second number. It is None unless the first number equals that of
+    the reference."""
     is_optimal: bool = False
-    """Whether the objective equals a proven optimum, or the bound; for two numbers, whether both do."""
+    """Whether the objective is at most the proven optimum or, if there is none, the bound. If it encodes two numbers, both are
+    optimal."""
     note: str = ""
-    """Why there is no plan: ``lost``; the rule that it breaks; or ``stopped`` if the game did not end in time."""
+    """Why there is no valid plan: ``lost`` if the game ended without a plan, ``stopped`` if it did not end in time, otherwise
+    the rules that its plan breaks."""
 
 
 class Side(msgspec.Struct, frozen=True, kw_only=True):
     """The outcomes of a policy, or of its control, on one problem."""
 
     likeliest: Outcome
-    """Outcome of the game of most likely decisions."""
+    """Outcome of the game in which every decision is the most likely one."""
     sampled: tuple[Outcome, ...] = ()
-    """Outcomes of games with random decisions."""
+    """Outcomes of games whose decisions are drawn from the policy's probabilities."""
     best: Outcome = Outcome(note=STOPPED)
-    """The best of the sampled outcomes."""
+    """The sampled outcome with the smallest objective."""
     searched: Outcome = Outcome(note=STOPPED)
-    """Outcome of the agent's own search."""
+    """Outcome of the agent's own search, such as a tree search, with a fixed effort."""
     seconds: float = 0.0
-    """Seconds that all games took."""
+    """Seconds that all games took together."""
 
     @property
     def is_played(self) -> bool:
@@ -81,20 +90,24 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Values(msgspec.Struct, frozen=True, kw_only=True):
-    """How well value estimates match the actual returns, over the positions of the sampled games."""
+    """How well the policy's value estimates match the actual returns, over the positions of the sampled games.
+
+    A *position* is the state of a game between two decisions. The *return* from a position is the sum of the later rewards.
+    """
 
     correlation: float | None = None
     """Spearman's rank correlation over all positions; None if it is undefined, as for constant values."""
     at_equal_positions: float | None = None
-    """The rank correlation within positions of equal number, pooled. It is not affected by how much of the game is left."""
+    """The rank correlation among positions that are equally many decisions from the start, pooled. It is not affected by how
+    much of the game is left."""
     positions: int = 0
     """Number of positions."""
     games: int = 0
     """Number of games."""
     note: str = ""
-    """Why there are no estimates."""
+    """Why there are no estimates; empty if there are some."""
     points: tuple[tuple[float, float], ...] = ()
-    """(estimate, return) of some positions, evenly spaced."""
+    """Pairs (estimate, return) of some of the positions, evenly spaced, for plots."""
 
 
 class RewardCorrelation(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,66 +120,85 @@ class RewardCorrelation(msgspec.Struct, frozen=True, kw_only=True):
     count: int
     """Number of games."""
     points: tuple[tuple[int, int], ...] = ()
-    """(reward, latency) of some games."""
+    """Pairs (reward, latency) of some of the games, for plots."""
 
 
 class ProblemReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for one problem of the suite."""
+    """The result for one problem of the suite. If the problem failed, only the first four fields are set."""
 
     name: str
+    """Name of the input, which is its path below the suite's folder without suffix."""
     input: str
     """Path of the input."""
     exit_code: int = 0
     """Exit code of the error if the problem failed, otherwise 0."""
     error: str | None = None
+    """Message of the error if the problem failed."""
     kind: str = ""
+    """Name of the kind of problem."""
     unit: str = ""
+    """Name of the unit of the objectives."""
     digest: str = ""
+    """Digest of the problem."""
     exact: Exact | None = None
+    """The result of the heuristic and exact candidates."""
     baseline_name: str = ""
+    """Name of the baseline."""
     baseline: Outcome | None = None
+    """The outcome of the baseline; None if it has no plan."""
     policy: Side | None = None
+    """The outcomes of the policy."""
     control: Side | None = None
+    """The outcomes of the untrained network."""
     values: Values | None = None
+    """How well the policy's value estimates match the actual returns."""
     rewards: tuple[RewardCorrelation, ...] = ()
+    """The correlations of the reward with latencies, for kinds that measure one."""
     decisions: DecisionReport | None = None
+    """The costs of the decisions of the policy's most likely game."""
     decisions_note: str = ""
-    """Why no decisions were examined."""
+    """Why no decisions were examined; empty if some were."""
     notes: tuple[str, ...] = ()
+    """The warnings of the exact run."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """The gaps of one way to plan, over all problems of a kind."""
+    """The gaps of one way to plan, such as the most likely game of the policy, over all problems of a kind."""
 
     name: str
+    """Name of the way to plan, such as ``policy, best sample``."""
     gaps: Spread
+    """The distribution of the gaps; for objectives that encode two numbers, of the gaps of the first number."""
     second_gaps: Spread | None = None
-    """For objectives that encode two numbers, the gaps of the second one, over plans whose first is that of the optimum."""
+    """For objectives that encode two numbers, the gaps of the second number, over plans whose first number equals that of the
+    reference."""
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of all problems of one kind."""
 
     kind: str
+    """Name of the kind of problem."""
     agent: str
+    """Name of the agent that trains and uses the policy."""
     policy: str
     """Path of the policy file."""
     digest: str
-    """sha256 of the policy file."""
+    """SHA-256 hash of the policy file."""
     problems: int
     """Number of problems."""
     proven: int
-    """Number of problems whose optimum is proven. For the others, gaps are to a bound, and true gaps may be smaller."""
+    """Number of problems whose optimum is proven. For the others, gaps refer to a bound, and true gaps may be smaller."""
     rows: tuple[Row, ...]
     """One row for each way to plan."""
     second: str = ""
     """Name of the second number of the objective, if it encodes two."""
     correlation: float | None = None
-    """Rank correlation of value estimates with returns, pooled within problems."""
+    """Mean over the problems of :attr:`Values.correlation`, weighted by their numbers of positions."""
     at_equal_positions: float | None = None
-    """Rank correlation within positions of equal number, pooled likewise."""
+    """Mean over the problems of :attr:`Values.at_equal_positions`, weighted in the same way."""
     values_note: str = ""
-    """Why there are no value estimates."""
+    """Why there are no value estimates; empty if there are some."""
     training: str = ""
     """How the policy was trained, according to its file."""
     rewards: tuple[RewardCorrelation, ...] = ()
@@ -177,17 +209,23 @@ class Validation(Document, frozen=True, kw_only=True, forbid_unknown_fields=True
     """The result of a validation run."""
 
     settings: Settings
+    """How every problem was read and solved."""
     games: int
-    """Sampled games of each policy, and of its control, on each problem."""
+    """Number of sampled games of each policy, and of its control, on each problem."""
     solves: int
-    """Largest number of completions for the costs of decisions, on each problem."""
+    """Largest number of exact solves for the costs of decisions, on each problem."""
     problems: tuple[ProblemReport, ...]
+    """The results for the problems that were validated or failed, in the order of the suite."""
     summaries: tuple[Summary, ...]
+    """One summary for each kind of problem."""
     asked: int
-    """Number of problems of the suite; ``problems`` has fewer if the run was interrupted."""
+    """Number of problems of the suite; ``problems`` has fewer entries if the run was interrupted."""
     interrupted: bool = False
+    """Whether the run was cancelled before its end."""
     format: str = FORMAT
+    """Name of the file format."""
     version: int = VERSION
+    """Version of the file format."""
 
 
 def summarize(problems: Sequence[ProblemReport], opened: Callable[[str], Opened]) -> tuple[Summary, ...]:
@@ -230,7 +268,7 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
 
 
 def outcomes_of(problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, Outcome]]]:
-    """(problem, outcome) pairs of validated problems of one kind, by the name of the way to plan."""
+    """Pairs (name of the problem, outcome) of validated problems of one kind, by the name of the way to plan."""
     outcomes_by_way: dict[str, list[tuple[str, Outcome]]] = {}
     for name, part in (("policy", "policy"), ("untrained", "control")):
         for problem in problems:
@@ -263,10 +301,10 @@ def _row(name: str, outcomes: Iterable[Outcome], has_second: bool) -> Row:
 
 
 def _pool(values: Sequence[Values], part: Callable[[Values], float | None]) -> float | None:
-    """The mean of the problems' correlations, weighted by their numbers of positions.
+    """The mean of the problems' correlations, weighted by their numbers of positions; None if no problem has a correlation.
 
-    This is the correlation over all positions if values are ranked within each problem and standardized to mean 0 and deviation
-    1.
+    It equals the correlation over all positions of all problems, if values and returns are ranked within each problem and then
+    standardized to mean 0 and deviation 1.
     """
     weighted = [(correlation, value.positions) for value in values if (correlation := part(value)) is not None]
     total = sum(weight for _, weight in weighted)
@@ -274,7 +312,7 @@ def _pool(values: Sequence[Values], part: Callable[[Values], float | None]) -> f
 
 
 def _mean_reward(measured: str, problems: Sequence[ProblemReport]) -> RewardCorrelation:
-    """The mean of the problems' reward correlations with one latency."""
+    """The mean of the problems' correlations of the reward with the latency that is ``measured`` in one way."""
     rewards = [reward for problem in problems for reward in problem.rewards if reward.measured == measured]
     known = [reward.correlation for reward in rewards if reward.correlation is not None]
     return RewardCorrelation(

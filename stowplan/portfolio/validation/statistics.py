@@ -1,4 +1,7 @@
-"""Distributions of gaps, and correlations that are None if they are undefined."""
+"""Statistics of a validation: distributions of gaps, and correlations that are None if they are undefined.
+
+A *gap* is ``(objective - reference) / objective``, where the reference is the optimum or a lower bound.
+"""
 
 from __future__ import annotations
 
@@ -13,25 +16,35 @@ from stowplan.units import Unit
 
 Floats = npt.NDArray[np.float64]
 
-#: Values whose range is below this part of their magnitude differ by rounding errors only, and count as equal.
+#: If the range of a list of values is at most this fraction of their largest magnitude, the values differ only by rounding
+#: errors and count as equal.
 _ROUNDING = 1e-12
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """The distribution of gaps. Shares refer to all ``count`` games; the other figures refer to games with a valid plan."""
+    """The distribution of the gaps of games, as fractions (0.01 is 1 %).
+
+    ``optimal``, ``within_1`` and ``within_5`` are shares of all ``count`` games. The other figures refer to the games with a
+    valid plan, and are None if there is none.
+    """
 
     count: int
     """Number of games."""
     lost: int
-    """Number of games without a valid plan; they count in no share."""
+    """Number of games without a valid plan. They count as not optimal and as not within any gap."""
     mean: float | None = None
+    """Mean of the gaps."""
     lower_quartile: float | None = None
+    """A quarter of the gaps are at most this."""
     median: float | None = None
+    """Half of the gaps are at most this."""
     upper_quartile: float | None = None
+    """Three quarters of the gaps are at most this."""
     worst: float | None = None
+    """The largest gap."""
     optimal: float | None = None
-    """Share of games at a proven optimum. For objectives that encode two numbers, both are optimal; more games may have a gap
-    of 0, which is that of the first number."""
+    """Share of games whose plan is proven optimal. If objectives encode two numbers, both are optimal; ``within_1`` and
+    ``within_5`` refer to the first number alone."""
     within_1: float | None = None
     """Share of games with a gap of at most 1 %."""
     within_5: float | None = None
@@ -39,7 +52,8 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spread(gaps: Iterable[float | None], optimal: int) -> Spread:
-    """The distribution of gaps, in which None is a game without a plan; ``optimal`` games reached a proven optimum."""
+    """The distribution of gaps, in which None stands for a game without a valid plan. ``optimal`` games have an optimal
+    plan."""
     every = list(gaps)
     found = np.array([gap for gap in every if gap is not None])
     count = len(every)
@@ -66,14 +80,14 @@ def spread(gaps: Iterable[float | None], optimal: int) -> Spread:
 
 
 def gap_to(objective: int, reference: int, unit: Unit) -> float:
-    """``(objective - reference) / objective``; for units that encode two numbers, that of the first, which decides."""
+    """``(objective - reference) / objective``, at least 0. For units that encode two numbers, the gap of the first number."""
     return _gap(unit.split(objective)[0], unit.split(reference)[0])
 
 
 def second_gap_to(objective: int, reference: int, unit: Unit) -> float | None:
-    """The gap of the second number of an objective if the first numbers are equal; None otherwise, and for plain units."""
-    (first, second), (known, other) = unit.split(objective), unit.split(reference)
-    return None if unit.has_ratios or first != known else _gap(second, other)
+    """The gap of the second number of an objective; None if the first numbers differ, or for units of a single number."""
+    (first, second), (reference_first, reference_second) = unit.split(objective), unit.split(reference)
+    return None if unit.has_ratios or first != reference_first else _gap(second, reference_second)
 
 
 def _gap(objective: int, reference: int) -> float:
@@ -90,7 +104,7 @@ def pearson(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -
 
 
 def spearman(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
-    """Spearman's rank correlation, in which equal values share the mean of their ranks; None as for :func:`pearson`."""
+    """Spearman's rank correlation, in which equal values share the mean of their ranks; None if :func:`pearson` is."""
     return pearson(_ranks(first), _ranks(second))
 
 
@@ -114,7 +128,7 @@ def spearman_within(groups: Iterable[tuple[Sequence[float] | Floats, Sequence[fl
 def _ranks(values: Sequence[float] | Floats) -> Floats:
     """The ranks of values; equal values share the mean of their ranks."""
     array = np.asarray(values, np.float64)
-    # Values that differ by rounding errors only are equal.
+    # Values that differ only by rounding errors must have equal ranks.
     return np.asarray(rankdata(np.zeros(len(array)) if _is_constant(array) else array), np.float64)
 
 
@@ -130,6 +144,6 @@ def _is_constant(values: Floats) -> bool:
 
 
 def _cosine(one: Floats, two: Floats) -> float | None:
-    """The cosine of the angle between two vectors; None if one of them is 0."""
+    """The cosine of the angle between two vectors; None if one of the vectors is 0."""
     length = float(np.linalg.norm(one) * np.linalg.norm(two))
     return float(np.clip(one @ two / length, -1.0, 1.0)) if length > 0 else None

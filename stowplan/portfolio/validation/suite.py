@@ -1,7 +1,11 @@
 """Validates learned policies over a suite of problems.
 
+``stowplan validate`` calls :func:`validate`. A *policy* is a neural network that makes a plan decision by decision; making one
+whole plan is a *game*, and the policy *plays* the problem. Its *control* is an untrained network of equal size.
+
 Each problem has three stages: first heuristic and exact candidates solve it, then the policy and its control play it, and
-finally the costs of the policy's decisions are computed.
+finally the costs of the policy's decisions are computed. The cost of a decision is the amount by which it makes the best
+possible objective worse. It is found by *completions*, which are exact solves with the first decisions of a game fixed.
 """
 
 from __future__ import annotations
@@ -35,19 +39,21 @@ from stowplan.result import Result
 #: Families of the candidates that look for the optimum; learned ones are excluded.
 EXACT_CANDIDATES = ("heuristic", "exact")
 
-#: Parts of a problem's time limit after which the first and the second stage end; the third has the rest.
+#: The first stage ends after the part EXACT_UNTIL of a problem's time limit, the second after GAMES_UNTIL. The third stage has
+#: the rest.
 EXACT_UNTIL, GAMES_UNTIL = 0.5, 0.75
 
-#: Part of the remaining time that one completion may take.
+#: Part of the time that is left after the games which one completion may take.
 COMPLETION_SHARE = 0.25
 
-#: Deterministic seconds of a completion for each second of the limit.
+#: Deterministic seconds of a solver that one completion may take for each second of the time limit, in a deterministic run.
 COMPLETION_WORK = 1 / 24
 
-#: Largest number of positions, and of games, in the plots of one problem.
+#: Largest number of points in a plot of one problem.
 MOST_POINTS = 300
 
-#: For a problem, a function that returns the cycles of a plan, as measured by compiling the program; None if there is none.
+#: A function of a problem. It returns a function from a plan to the cycles that the compiler reports for the plan, or None if
+#: the program of the problem has not been compiled.
 Compiled = Callable[[Any], Callable[[Any], int] | None]
 
 
@@ -67,21 +73,21 @@ def validate(
     on_stage: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[ProblemReport]:
-    """Validate policies on one problem after the other. If a problem fails, its report says so, and the next one follows.
+    """Validate policies on one problem after the other. An error in one problem goes to its report, and the others follow.
 
     Parameters
     ----------
     items
         The inputs of the suite.
     settings
-        Settings as for :func:`stowplan.portfolio.batch.run.run_batch`. The time limit is for all stages of a problem together;
-        in deterministic runs work is limited instead.
+        Settings as for :func:`stowplan.portfolio.batch.run.run_batch`, except that ``candidates`` is not used. The time limit
+        is for all stages of a problem together; in deterministic runs, work is limited instead.
     policies
         The policies to validate.
     games
-        Number of sampled games of the policy, and of its control.
+        Number of sampled games of the policy, and of its control, on each problem.
     solves
-        Largest number of completions for the costs of decisions.
+        Largest number of completions for the costs of decisions of one problem.
     compiled
         Measures the cycles of plans, to correlate them with the reward.
     on_start, on_stage
@@ -92,12 +98,12 @@ def validate(
     Yields
     ------
     ProblemReport
-        One report for each input.
+        One report for each input, in order.
 
     Raises
     ------
     UsageError
-        A setting has a wrong type or is out of range, or there are two targets for inputs of one kind.
+        A setting, ``games`` or ``solves`` has a wrong type or is out of range, or there are two targets for inputs of one kind.
     """
     settings = check_settings(msgspec.structs.replace(settings, candidates=EXACT_CANDIDATES))
     targets = check_targets(settings.targets)
@@ -140,7 +146,10 @@ class _Run(NamedTuple):
     cancel: threading.Event
 
     def problem(self, problem: Any, name: str, source: str, began: float) -> ProblemReport:
-        """Validate the policy of one problem, which was read from ``source`` from time ``began`` on."""
+        """Validate the policy on one problem; raises Cancelled if the run is cancelled.
+
+        ``source`` is the path of the input, and ``began`` the time on the monotonic clock at which reading it began.
+        """
         settings, kind = self.settings, kind_of(problem)
         try:
             opened = self.policies.of(kind)
@@ -157,7 +166,7 @@ class _Run(NamedTuple):
         self.stage("games")
         seconds = max(0.2, deadline.remaining - (1 - GAMES_UNTIL) * limit) if limit < math.inf else limit
         games_until = deadline.within(seconds)
-        # Policy and control have the same time.
+        # The policy gets half of the time of this stage, so that the control gets at least as much.
         policy, likeliest, sampled = self._play(opened.policy, problem, scorer, deadline.within(seconds / 2))
         if not policy.is_played:
             raise TimeLimitError(f"the time limit of {settings.time_limit:g} s was over before the policy had played a game")
@@ -215,7 +224,10 @@ class _Run(NamedTuple):
     def _play(
         self, player: Player, problem: Any, scorer: Scorer, deadline: Deadline
     ) -> tuple[Side, Game | None, Sequence[Game]]:
-        """Play all games of a player; returns their outcomes, the most likely game and the sampled games."""
+        """Play all games of a player.
+
+        Returns the outcomes of the games, the most likely game (None if it was stopped), and the sampled games.
+        """
         began, stop = time.monotonic(), deadline.stopper()
         likeliest = player.likeliest(problem, stop)
         sampled = player.sampled(problem, self.games, self.settings.seed, stop) if self.games else []
@@ -236,7 +248,7 @@ class _Run(NamedTuple):
         return side, likeliest, sampled
 
     def _rewards(self, opened: Opened, problem: Any, sampled: Sequence[Game]) -> tuple[RewardCorrelation, ...]:
-        """Correlations of the reward with simulated and compiled latencies."""
+        """The correlations of the reward with simulated and compiled latencies, over the ``sampled`` games."""
         simulated = opened.adapter.simulated
         if simulated is None:
             return ()
@@ -251,7 +263,7 @@ class _Run(NamedTuple):
     def _decisions(
         self, opened: Opened, scorer: Scorer, game: Game | None, outcome: Outcome, deadline: Deadline
     ) -> tuple[DecisionReport | None, str]:
-        """The costs of the decisions of the most likely game, or the reason why there is no such report."""
+        """The costs of the decisions of the most likely game, or None and the reason why there is no such report."""
         exact = scorer.exact
         if not self.solves:
             return None, "not asked for"
@@ -273,7 +285,7 @@ class _Run(NamedTuple):
 
 
 class Scorer:
-    """Rates the plans of one problem.
+    """Rates the plans of one problem: computes their gaps to the best known plan and to the optimum or bound.
 
     Parameters
     ----------
@@ -299,7 +311,7 @@ class Scorer:
         )
 
     def game(self, game: Game | None) -> Outcome:
-        """The outcome of a game, whose plan is verified."""
+        """The outcome of a game, whose plan is verified here; a game of None was stopped."""
         if game is None:
             return Outcome(note=STOPPED)
         if game.plan is None:
@@ -326,7 +338,10 @@ class Scorer:
 
 
 def values_of(games: Sequence[Game], none: str) -> Values:
-    """How well the value estimates of games match their returns; ``none`` is the reason if the policy has no estimates."""
+    """How well the value estimates of games match the actual returns.
+
+    ``none`` is the reason why the policy makes no estimates; empty if it makes some.
+    """
     every: list[Estimate] = [estimate for game in games for estimate in game.estimates]
     if none or not every:
         return Values(games=len(games), note=none or "no game was finished")
@@ -355,5 +370,5 @@ def correlated(measured: str, pairs: Sequence[tuple[int, int]]) -> RewardCorrela
 
 
 def _spaced_indices(count: int) -> list[int]:
-    """At most :data:`MOST_POINTS` numbers below ``count``, evenly spaced."""
+    """At most :data:`MOST_POINTS` of the numbers from 0 to ``count - 1``, evenly spaced."""
     return sorted({round(at) for at in np.linspace(0, count - 1, min(count, MOST_POINTS))}) if count else []
