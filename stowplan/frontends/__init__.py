@@ -1,19 +1,19 @@
-"""Front ends: each one reads files of a foreign format and makes a problem of them.
+"""Front ends: each one reads files of another tool's format and turns them into a problem.
 
-A file imports only files that come before it in this list:
+A module imports only modules that come before it in this list:
 
 - ``options``: the options with which an input is read
 - ``formats``: the formats of input files, and the targets for which each can be planned
-- ``dsa``: problems of dsa-solver, buffers with reuse penalties, and its solutions
+- ``dsa``: reads problems of dsa-solver, which are buffers with reuse penalties, and writes its solutions
 - ``gguf``: headers of GGUF files, the models of llama.cpp
-- ``hlo``: HLO text, and the program in it
+- ``hlo``: HLO, the text format of XLA's programs
 - ``onnx_sizes``: symbolic sizes of an ONNX model's inputs, and the values that the user gives for them
-- ``onnx_shapes``: infers shapes of an ONNX graph that onnx's own inference leaves open
+- ``onnx_shapes``: infers shapes of an ONNX graph that onnx's own inference leaves unknown
 - ``problem_file``: files that contain a problem already, and CSV files of buffers
-- ``read``: one function that reads every input
+- ``read``: the function that reads an input of any format
 - ``shape_inference``: infers shapes of an ONNX model in a separate process
 - ``onnx_file``: reads an ONNX file; all front ends for ONNX start from it
-- ``snapshot``: memory snapshots of PyTorch
+- ``snapshot``: snapshots of PyTorch's memory allocator
 - ``tflite``: TensorFlow Lite models
 - ``torch_program``: nodes and tensors of ``torch.fx`` graphs; all front ends for ``torch.export`` use it
 - ``network``: networks of layers, for tier placement
@@ -33,5 +33,6 @@ from typing import Any
 
 @functools.cache
 def load_facts(table: str) -> dict[str, Any]:
-    """Loads a TOML file with facts about a format, by its path here without the extension: ``onnx`` for ``onnx.toml``."""
+    """Loads a TOML file of this folder with facts about a format, by its path without the extension: ``onnx`` for
+    ``onnx.toml``."""
     return tomllib.loads((Path(__file__).parent / f"{table}.toml").read_text(encoding="utf-8"))

@@ -1,14 +1,16 @@
-"""Reads problems of dsa-solver (github.com/tonibohnlein/dsa-solver, schema v1) as packing, and writes its solutions.
+"""Reads problems of dsa-solver (github.com/tonibohnlein/dsa-solver, schema v1) as packing problems, and writes its solutions.
 
-Such a file has several *pools*, which are memories of their own. No rule that is read here crosses pools, so that all of them
-become one packing problem in which pools come one after the other in time. What packing has no word for becomes something that
-it has:
+Such a file has several *pools*, which are separate memories. No rule that is read here crosses pools. Therefore all pools
+become one packing problem, in which the buffers of one pool are live before those of the next. Rules that packing does not have
+are expressed by rules that it has:
 
-* A range that a pool reserves, and the bytes that a pool has less than the largest one, become buffers at fixed offsets.
-* Buffers that may never share bytes (``separations``) get a moment after all others at which they are live together. A few
-  moments serve many pairs: at each of them, a set of buffers is live of which no two may share bytes anyway.
+* A range that a pool reserves becomes a buffer at a fixed offset. If a pool is smaller than the largest one, so do the bytes
+  that it lacks.
+* Buffers that may never share bytes (``separations``) are live together at an additional moment, after all other moments. A few
+  such moments serve many pairs: at each of them, a set of buffers is live of which no two may share bytes anyway.
 
-Files that ask for the lowest peaks are read with their capacities, so that any plan within them will do.
+If a file asks for the lowest peaks, its capacities are read and the peaks are not minimized: any plan within the capacities is
+accepted.
 """
 
 from __future__ import annotations
@@ -31,22 +33,27 @@ from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Penalty, Problem
 from stowplan.version import VERSION
 
-#: Largest number of buffers in a file: which of them may share bytes is found pair by pair.
+#: Largest number of buffers in a file. It is limited because all pairs of buffers that may not share bytes are enumerated.
 MOST_BUFFERS = 5000
 
+#: Two buffers by their positions in the file, the smaller one first; also the ends of a half-open interval.
 Pair = tuple[int, int]
 
 
 class _Struct(msgspec.Struct, forbid_unknown_fields=True):
-    """Base of the parts of a file."""
+    """Base of the parts of a file. Their fields have the names of schema v1 of dsa-solver, and buffers are named by ids."""
 
 
 class _Range(_Struct):
+    """The bytes ``[begin, end)``."""
+
     begin: int
     end: int
 
 
 class _Pool(_Struct):
+    """A memory with its size and the ranges that no buffer may use, in bytes."""
+
     id: int
     name: str
     capacity: int | None
@@ -55,11 +62,15 @@ class _Pool(_Struct):
 
 
 class _Interval(_Struct):
+    """The time ``[lower, upper)``."""
+
     lower: int
     upper: int
 
 
 class _Buffer(_Struct):
+    """A buffer with its size and alignment in bytes, the times at which it is live, and the pools in which it may be."""
+
     id: int
     name: str
     size: int
@@ -69,12 +80,16 @@ class _Buffer(_Struct):
 
 
 class _Pair(_Struct):
+    """Two buffers for which a rule holds."""
+
     first: int
     second: int
     reasons: list[str] = []
 
 
 class _Pin(_Struct):
+    """A buffer with a fixed offset in bytes. If it is exclusive, no other buffer may ever use its bytes."""
+
     buffer: int
     pool: int
     offset: int
@@ -82,6 +97,8 @@ class _Pin(_Struct):
 
 
 class _Constraints(_Struct):
+    """Rules for pairs of buffers, and buffers with fixed offsets."""
+
     colocations: list[_Pair]
     separations: list[_Pair]
     temporal_exclusions: list[_Pair]
@@ -89,6 +106,8 @@ class _Constraints(_Struct):
 
 
 class _Penalty(_Struct):
+    """The cost of two buffers that share bytes."""
+
     first: int
     second: int
     cost: int
@@ -96,15 +115,21 @@ class _Penalty(_Struct):
 
 
 class _CostModel(_Struct):
+    """The costs that the term ``reuse_cost`` of the objective adds up."""
+
     reuse_penalties: list[_Penalty]
 
 
 class _Objective(_Struct):
+    """Names of the terms that are minimized one after the other."""
+
     aggregation: Literal["lexicographic"]
     terms: list[str]
 
 
 class _Problem(_Struct):
+    """The problem in a file."""
+
     pools: list[_Pool]
     buffers: list[_Buffer]
     constraints: _Constraints
@@ -114,6 +139,8 @@ class _Problem(_Struct):
 
 
 class _Document(_Struct):
+    """A file."""
+
     schema_version: Literal[1]
     profile: str
     instance: str
@@ -134,7 +161,7 @@ def _problem(document: _Document) -> Problem:
     Raises
     ------
     InputError
-        A rule is broken, or the file has something that packing does not.
+        The file breaks a rule of its format, or has a rule or an objective that packing cannot express.
     """
     given, rules = document.problem, document.problem.constraints
     for what, found in (("colocations", rules.colocations), ("temporal_exclusions", rules.temporal_exclusions)):
@@ -173,6 +200,7 @@ def _problem(document: _Document) -> Problem:
         offsets[number] = pin.offset
         if pin.exclusive_for_all_time:
             exclusive.add(number)
+    # Pairs of buffers that may never share bytes. Each gets a moment after ``end`` at which both are live.
     apart = _pairs(rules.separations, number_of, pool_of, "problem.constraints.separations")
     last = end
     for number, other in product(exclusive, range(len(lives))):
@@ -201,14 +229,14 @@ def _problem(document: _Document) -> Problem:
         )
     for pool in used:
         by = pools[pool.id] * shift
-        taken = [(each.begin, each.end) for each in pool.reserved_ranges]
-        is_range = all(0 <= low < high for low, high in taken)
+        reserved = [(each.begin, each.end) for each in pool.reserved_ranges]
+        is_range = all(0 <= low < high for low, high in reserved)
         expect(is_range, f"problem.pools ({pool.name})", "a reserved range that is empty", "0 <= begin < end")
         if capacity is not None and pool.capacity is not None and pool.capacity < capacity:
-            taken.append((pool.capacity, capacity))
+            reserved.append((pool.capacity, capacity))
         buffers += (
             Buffer(id=f"reserved {pool.name} {low}", lower=begin + by, upper=last + by, size=high - low, offset=low)
-            for low, high in _merged(taken)
+            for low, high in _merged(reserved)
         )
     penalties = _pairs(given.cost_model.reuse_penalties, number_of, pool_of, "problem.cost_model.reuse_penalties")
     costs = tuple(
@@ -247,7 +275,13 @@ def _number(number_of: dict[int, int], buffer: int, place: str) -> int:
 
 
 def _pairs(rules: Iterable[Any], number_of: dict[int, int], pool_of: list[int], place: str) -> dict[Pair, int]:
-    """The pairs of buffers in one pool that rules name, the smaller number first, with the sum of the rules' costs."""
+    """The pairs of different buffers of one pool that rules name, with the sum of the rules' costs, which is 0 without costs.
+
+    Raises
+    ------
+    InputError
+        A rule names a buffer that is not in the file.
+    """
     costs: dict[Pair, int] = defaultdict(int)
     for at, rule in enumerate(rules):
         one, other = (_number(number_of, each, f"{place}[{at}]") for each in (rule.first, rule.second))
@@ -257,8 +291,8 @@ def _pairs(rules: Iterable[Any], number_of: dict[int, int], pool_of: list[int], 
 
 
 def _live_together(lives: list[list[Pair]], pool_of: list[int]) -> set[Pair]:
-    """The pairs of buffers of one pool that are live at some moment, the smaller number first."""
-    # Lives are half-open, so that at one moment ends (0) come before starts (1).
+    """The pairs of buffers of one pool that are live together at some moment."""
+    # Life spans are half-open, so that of the events at one moment, ends (0) come before starts (1).
     ends = [(end, 0, number) for number, life in enumerate(lives) for _, end in life]
     events = sorted([*ends, *((start, 1, number) for number, life in enumerate(lives) for start, _ in life)])
     live: dict[int, set[int]] = defaultdict(set)
@@ -274,34 +308,38 @@ def _live_together(lives: list[list[Pair]], pool_of: list[int]) -> set[Pair]:
 
 
 def _cover(pairs: list[Pair], allowed: set[Pair]) -> list[list[int]]:
-    """Sets of buffers that together contain all ``pairs``, and of which any two are a pair of ``allowed``."""
+    """Sets of buffers that together contain all ``pairs``, such that any two buffers of a set are a pair of ``allowed``.
+
+    They are cliques of the graph whose edges are ``allowed``. Each is grown greedily by the buffer that completes most of the
+    pairs that are not covered yet.
+    """
     near: dict[int, set[int]] = defaultdict(set)
     for one, other in allowed:
         near[one].add(other)
         near[other].add(one)
-    left: dict[int, set[int]] = defaultdict(set)
+    uncovered: dict[int, set[int]] = defaultdict(set)
     for one, other in pairs:
-        left[one].add(other)
-        left[other].add(one)
+        uncovered[one].add(other)
+        uncovered[other].add(one)
     cliques = []
     for one, other in sorted(pairs):
-        if other not in left[one]:
+        if other not in uncovered[one]:
             continue
         clique, common = [one, other], near[one] & near[other]
         while common:
-            best = max(sorted(common), key=lambda number: len(left[number].intersection(clique)))
-            if not left[best].intersection(clique):
+            best = max(sorted(common), key=lambda number: len(uncovered[number].intersection(clique)))
+            if not uncovered[best].intersection(clique):
                 break
             clique.append(best)
             common = common & near[best]
         for number in clique:
-            left[number].difference_update(clique)
+            uncovered[number].difference_update(clique)
         cliques.append(clique)
     return cliques
 
 
 def solution(path: str | Path, plan: Plan) -> bytes:
-    """The solution document of a plan for the problem in a file, as dsa-solver reads it.
+    """The solution document, as dsa-solver reads it, of a plan for the problem in a file.
 
     Raises
     ------
@@ -328,12 +366,16 @@ def solution(path: str | Path, plan: Plan) -> bytes:
 
 
 def write_solution(source: Path, plan: Plan, path: Path) -> None:
-    """Write :func:`solution` to a file."""
+    """Writes the document that :func:`solution` returns to the file ``path``; ``source`` is the file of the problem."""
     files.write_atomic(path, solution(source, plan))
 
 
 def _fingerprint(data: bytes) -> str:
-    """The FNV-1a hash of a problem in its canonical form: sorted keys, two blanks of indentation, no empty optional field."""
+    """The 64-bit FNV-1a hash of a problem in the canonical form of dsa-solver.
+
+    The form has sorted keys, an indentation of two blanks, the field ``metadata`` in any case, and no other empty optional
+    field.
+    """
     value = json.loads(data)
     value.setdefault("metadata", {})
     if not value.get("relaxed_features", True):
@@ -348,7 +390,7 @@ def _fingerprint(data: bytes) -> str:
 
 
 def is_dsa(source: Source) -> bool:
-    """Whether a file looks like a problem of dsa-solver."""
+    """Whether a file looks like a problem of dsa-solver, judging by two of its keys."""
     return source.data is not None and b'"schema_version"' in source.data and b'"live_intervals"' in source.data
 
 

@@ -1,6 +1,7 @@
 """The registry of input formats, and the targets for which files of each format can be planned.
 
-To add a format, write a module with an :class:`InputFormat` named ``FORMAT``, and add its name to the list here.
+A *target* describes the machine for which a plan is made, or names the question that a plan answers. To add a format, write a
+module with an :class:`InputFormat` named ``FORMAT``, and add its name to the list here.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from stowplan.hardware.targets.toml_files import is_path
 
 
 class Source(NamedTuple):
-    """A file that is to be opened, as formats look at it to recognize it."""
+    """An input file before it is read, with the facts by which formats recognize it."""
 
     path: Path
+    """Path of the file."""
     data: bytes | None
     """Its decompressed contents if it begins like a JSON object or list; otherwise None."""
     target: str | Path | None
-    """The target if one was named; the same file may be read in different ways for different targets."""
+    """Name or path of the target, if the user named one; the same file may be read in different ways for different targets."""
 
 
 class Finder(Protocol):
@@ -44,20 +46,25 @@ class Opened(NamedTuple):
     """A problem that was read, with the program from which it was made, if there is one."""
 
     problem: Any
+    """The problem, of any kind."""
     program: Any = None
+    """The program from which the problem was made; None if there is none."""
     warnings: tuple[str, ...] = ()
-    """A line for each thing in the file that is not modelled, or only in part. :mod:`stowplan.frontends.read` collects them
+    """A line for each part of the file that is not modelled, or only in part. :mod:`stowplan.frontends.read` collects the lines
     from :func:`stowplan.log.warn_unmodelled`."""
     findings: Finder | None = None
-    """Describes results in the terms of the file; None if nothing is to be added."""
+    """Describes results in the terms of the file; None if there is nothing to add to a result."""
 
 
 class TargetRow(NamedTuple):
     """A target that comes with this package, as a row of a table."""
 
     name: str
+    """Name that the option ``--target`` takes."""
     size: str
+    """Its size in a few words, such as ``16 MiB fast memory``."""
     description: str
+    """A description in a few words."""
 
 
 @dataclass(frozen=True)
@@ -83,14 +90,17 @@ class TargetFamily:
 
     @classmethod
     def of_one(cls, inputs: str, kind: str, name: str, answers: str, description: str) -> TargetFamily:
-        """A family with a single target that has a name and no properties."""
+        """A family with a single target, which has a name but no properties, such as ``order``.
+
+        The parameters are the fields of the same names; ``name`` is also the example.
+        """
 
         def load(target: str) -> str:
             if target != name:
                 raise InputError(f"found target {target!r}, expected {name}")
             return name
 
-        return cls(inputs, kind, name, answers, load, lambda: (name,), lambda _: "any", lambda *_: description)
+        return cls(inputs, kind, name, answers, load, lambda: (name,), lambda _: "no chip", lambda *_: description)
 
     def rows(self) -> list[TargetRow]:
         """The targets that come with this package, as rows of a table."""
@@ -117,23 +127,25 @@ class InputFormat:
     accepts: Callable[[Source], frozenset[str]]
     """Returns the names of the options that apply to a file."""
     matches: Callable[[Source], bool]
-    """Whether a file has this format. It must be fast and must not fail, because it is called for each format in turn."""
+    """Whether a file has this format. The function must be fast and must not raise errors, because the functions of all formats
+    are called in turn."""
     open: Callable[[Source, ReadOptions], Opened]
     """Makes the problem. Raises InputError for a fault of the file, and UsageError for a fault of the options."""
     targets: TargetFamily | None = None
     """The targets for which such files are planned; None for files that need no target."""
     claims: Callable[[Source], bool | None] = lambda source: None
-    """Whether a file that matches certainly has this format (True), certainly has another (False), or neither is certain
+    """Whether a file that matches certainly has this format (True), certainly has another one (False), or neither is certain
     (None).
 
-    Suites with several targets need this, because a file may match one format for one target and another for the next.
+    This decides between several targets that the user names at once for many files. A file may match one format for one target
+    and another format for the next target.
     """
     is_input: Callable[[Source], bool] = lambda source: True
     """Whether a matching file in a folder is meant to be an input at all."""
 
 
-#: Formats as ``module`` (for its ``FORMAT``) or ``module:name``, in the order in which they are tried; each is imported only
-#: then.
+#: Formats as ``module`` (for its ``FORMAT``) or ``module:name``, in the order in which they are tried. A module is imported
+#: when its format is tried.
 _PLACES = [
     "stowplan.frontends.problem_file:PACKING_CSV",
     "stowplan.frontends.snapshot",
@@ -153,13 +165,13 @@ _PLACES = [
 
 
 def register(module: str) -> None:
-    """Add the format of a module, given by its dotted name; it is tried before all others."""
+    """Adds the format of a module, given by its dotted name; it is tried before all others."""
     if module not in _PLACES:
         _PLACES.insert(0, module)
 
 
 def registered() -> tuple[str, ...]:
-    """Modules of all formats, in the order in which they are tried."""
+    """Places of all formats, as ``module`` or ``module:name``, in the order in which they are tried."""
     return tuple(_PLACES)
 
 
@@ -170,6 +182,7 @@ def formats() -> list[InputFormat]:
 
 @cache
 def _format(place: str) -> InputFormat:
+    """The format at a place, which is ``module`` or ``module:name``."""
     return cast(InputFormat, kinds.load(place if ":" in place else f"{place}:FORMAT"))
 
 
@@ -186,7 +199,7 @@ def look(path: str | Path, target: str | Path | None = None) -> Source:
 
 
 def format_of(source: Source) -> InputFormat:
-    """The format of a file."""
+    """The format of a file: the first one that matches. The last format matches every file that is not JSON."""
     return next(each for each in map(_format, _PLACES) if each.matches(source))
 
 
@@ -203,7 +216,10 @@ def target_family(target: str) -> TargetFamily:
 
 
 def check_name(target: str | Path | None) -> None:
-    """Raise InputError if no target has this name; the message lists all names, and suggests a similar one."""
+    """Raises InputError if no target has this name; the message lists all names, and suggests a similar one.
+
+    Paths, and None for no target, are accepted.
+    """
     if target is None or is_path(target):
         return
     families = [each.targets for each in reversed(formats()) if each.targets is not None]
@@ -222,7 +238,7 @@ def check_targets(targets: Iterable[str]) -> tuple[str, ...]:
     InputError
         A name is unknown, or a file is no target.
     UsageError
-        Two targets are for the same sort of inputs.
+        Two targets belong to the same family, so that both are for the same sort of inputs.
     """
     by_inputs: dict[str, str] = {}
     for target in targets:
@@ -236,14 +252,14 @@ def check_targets(targets: Iterable[str]) -> tuple[str, ...]:
 
 
 def target_for(path: Path, targets: Iterable[str]) -> str | None:
-    """Selects the target for an input; None if the input needs none, or if no target is for inputs of this sort.
+    """Selects the target for an input from several; None if the input needs none, or if none is for inputs of this sort.
 
     Raises
     ------
     InputError
         The file cannot be read.
     UsageError
-        Two of the targets fit, and nothing in the file says which one is meant.
+        Two of the targets fit, and the file does not say which one is meant.
     """
     target_list = tuple(targets)
     if not target_list:
@@ -255,11 +271,11 @@ def target_for(path: Path, targets: Iterable[str]) -> str | None:
         input_format = format_of(source)
         if input_format.targets is None or not input_format.targets.holds(target):
             continue
-        # A format has to read all of a text file to claim it, so that is done only if several targets are left.
+        # To claim a text file, a format must read all of it, so the question is asked only if several targets remain.
         if source.data is None or input_format.claims(source) is not False:
             fitting.append((target, input_format, source))
     if len(fitting) > 1:
-        fitting = [way for way in fitting if way[1].claims(way[2])] or fitting
+        fitting = [one for one in fitting if one[1].claims(one[2])] or fitting
     if len(fitting) > 1:
         names = " and ".join(target for target, _, _ in fitting)
         raise UsageError(f"{path} is {fitting[0][1].what} or {fitting[1][1].what}: both {names} take it, expected only one")
@@ -274,13 +290,14 @@ def is_input(path: Path) -> bool:
     try:
         source = look(path)
     except InputError:
-        # Judging by its name it is an input; its fault is reported when it is read.
+        # The file cannot be read. Unless it is JSON, its name says that it is an input, and reading it reports the fault.
         return not name.endswith(".json")
     return format_of(source).is_input(source)
 
 
 def check_regular(path: str | Path) -> None:
-    """Raise :class:`~stowplan.errors.InputError` for a file that is missing, or can only be read once (a pipe)."""
+    """Raises :class:`~stowplan.errors.InputError` for a file that is missing, is a folder, or can only be read once (a
+    pipe)."""
     try:
         mode = os.stat(path).st_mode
     except OSError as error:

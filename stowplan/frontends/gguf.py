@@ -1,8 +1,9 @@
 """Headers of GGUF files, the format of llama.cpp's models: metadata, and the name, type and shape of each tensor.
 
-Data are not read, so that a file of any size takes milliseconds. Arrays of strings, such as vocabularies, are only counted. If
-a model is split into several files (``-00001-of-00003.gguf``), all of them are read when the first one is. The format is
-documented in ggml's ``docs/gguf.md``; sizes of blocks of quantized types are those of ``ggml.h``.
+The data of tensors are not read, so that a file of any size takes milliseconds. Arrays of strings, such as vocabularies, are
+only counted. If a model is split into several files (``-00001-of-00003.gguf``), the headers of all of them are read. A
+quantized type stores values in blocks. The format is documented in ggml's ``docs/gguf.md``; sizes of blocks are those of
+``ggml.h``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stowplan.errors import InputError, brief
 
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 
-#: Name, values in a block and bytes of a block, by the number of the type.
+#: For each type of tensor, by its number in files: its name, the number of values in a block, and the bytes of a block.
 TYPES: dict[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
@@ -56,14 +57,16 @@ TYPES: dict[int, tuple[str, int, int]] = {
     40: ("NVFP4", 64, 36),
 }
 
-#: Formats of the scalar types of metadata, by their numbers; 8 is a string and 9 an array.
+#: Formats of the module ``struct`` for the scalar types of metadata, by their numbers in files.
 _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<?", 10: "<Q", 11: "<q", 12: "<d"}
+#: Numbers of the other types of metadata.
 _STRING, _ARRAY = 8, 9
 
-#: Characters of a name, and entries of an array, that are read at most.
+#: Strings of more than so many bytes are skipped. A file with more tensors, more keys, or more entries in an array than the
+#: second number is refused.
 _LONGEST, _MOST = 1 << 16, 1 << 24
 
-#: Dimensions that a tensor has at most. GGUF allows four.
+#: Largest number of dimensions of a tensor, as the GGUF format has it.
 _DIMENSIONS = 4
 
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
@@ -73,14 +76,17 @@ class Tensor(NamedTuple):
     """A tensor of a model."""
 
     name: str
+    """Its name, such as ``blk.0.attn_q.weight``."""
     type: str
+    """Name of the type of its elements, such as ``Q4_K``."""
     shape: tuple[int, ...]
-    """The contiguous dimension first."""
+    """Size of each dimension, with the dimension that is contiguous in memory first."""
     bytes: int
+    """Size of its data in bytes."""
 
     @property
     def values(self) -> int:
-        """How many numbers it has."""
+        """Number of its elements."""
         return prod(self.shape)
 
 
@@ -88,6 +94,7 @@ class Strings(NamedTuple):
     """An array of strings, of which only the number is known."""
 
     length: int
+    """Number of the strings."""
 
 
 @dataclass(frozen=True)
@@ -95,33 +102,36 @@ class GgufFile:
     """The header of a model."""
 
     path: Path
+    """The file that was named; of a split model, one of several files."""
     metadata: dict[str, Any]
-    """Values by their keys; arrays of numbers as lists, arrays of strings as :class:`Strings`."""
+    """Values of this file by their keys. Arrays of numbers are lists, and arrays of strings are :class:`Strings`."""
     tensors: list[Tensor] = field(default_factory=list)
+    """The tensors of the whole model, in the order of the files."""
 
     @property
     def architecture(self) -> str:
-        """``general.architecture``."""
+        """The value of the key ``general.architecture``, such as ``llama``; empty if there is none."""
         return str(self.metadata.get("general.architecture", ""))
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key of the architecture, such as ``block_count``."""
+        """The value of a key of the architecture: for ``block_count``, that of the key ``llama.block_count`` in a model of the
+        architecture ``llama``."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
 
 def is_gguf(data: bytes) -> bool:
-    """Whether a file begins as GGUF files do."""
+    """Whether the contents of a file begin with the magic number of GGUF."""
     return data[:4] == MAGIC
 
 
 def read_gguf(path: str | Path) -> GgufFile:
-    """Read the header of a model, and of all of its files where it is in several.
+    """Reads the header of a model. If the model is split into several files, the headers of all of them are read.
 
     Raises
     ------
     InputError
-        It cannot be read, is no GGUF file, is damaged, or has a type of tensor that is not known; or one of the files of a
-        split model is missing.
+        The file cannot be read, is no GGUF file, is damaged, or has a type of tensor that is not known; or one of the files of
+        a split model is missing.
     """
     path = Path(path)
     first = _read(path)
@@ -139,6 +149,7 @@ def read_gguf(path: str | Path) -> GgufFile:
 
 
 def _read(path: Path) -> GgufFile:
+    """Reads the header of one file."""
     try:
         with path.open("rb") as file:
             if path.stat().st_size < 24:
@@ -150,12 +161,13 @@ def _read(path: Path) -> GgufFile:
 
 
 class _Reader:
-    """Reads one header from its begin to its end."""
+    """Reads one header from its begin to its end; ``at`` is the position of the next byte that is read."""
 
     def __init__(self, path: Path, data: mmap.mmap):
         self.path, self.data, self.at = path, data, 0
 
     def file(self) -> GgufFile:
+        """Reads the header."""
         if self.data[:4] != MAGIC:
             raise self._wrong(f"found {self.data[:4]!r} at its begin, expected {MAGIC!r}: a GGUF file")
         self.at = 4
@@ -178,6 +190,7 @@ class _Reader:
             raise self._wrong(f"found {dimensions} dimensions, expected at most {_DIMENSIONS}", f"tensor {name}")
         shape = tuple(self._number("<Q") for _ in range(dimensions))
         kind = self._number("<I")
+        # This is the position of the tensor's data, which is not needed.
         self._number("<Q")
         if kind not in TYPES:
             raise self._wrong(f"found type {kind}, expected one that is known: {', '.join(map(str, TYPES))}", f"tensor {name}")
@@ -189,6 +202,7 @@ class _Reader:
         return Tensor(name, type_name, shape, prod(shape) // values * size)
 
     def _value(self, kind: int) -> Any:
+        """Reads a value of metadata of the type with this number."""
         if kind in _SCALARS:
             return self._number(_SCALARS[kind])
         if kind == _STRING:
@@ -222,6 +236,7 @@ class _Reader:
         self._need(0)
 
     def _string(self) -> str:
+        """Reads a string; a very long one is skipped, and an empty string is returned."""
         length = self._number("<Q")
         if length > _LONGEST:
             self._need(length)
@@ -236,6 +251,7 @@ class _Reader:
             raise self._wrong(f"found the text {brief(repr(text), 40)}, expected UTF-8") from None
 
     def _number(self, form: str) -> Any:
+        """Reads a number of this format of the module ``struct``."""
         size = struct.calcsize(form)
         self._need(size)
         (value,) = struct.unpack_from(form, self.data, self.at)
@@ -243,10 +259,12 @@ class _Reader:
         return value
 
     def _need(self, size: int) -> None:
+        """Raises InputError if fewer than ``size`` bytes are left."""
         if self.at + size > len(self.data):
             raise self._short()
 
     def _short(self) -> InputError:
+        """The error for a file that ends within its header."""
         return self._wrong(f"ends after {len(self.data)} bytes, within its header: expected a whole file")
 
     def _wrong(self, message: str, place: str | None = None) -> InputError:

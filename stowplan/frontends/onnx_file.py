@@ -1,7 +1,8 @@
 """Reads ONNX files for all front ends: inlines functions and infers shapes.
 
-Weights may be in another file, which need not exist. Only short lists of integers are read from it, since they may be the
-operands of a reshape or a slice; that file must be in the model's folder.
+Weights may be in an external file, which need not exist. Only short lists of integers are read from it, since they may be the
+operands of a reshape or a slice; the external file must be in the model's folder. Nodes such as ``If`` and ``Loop`` run graphs
+of their own, which are called bodies here.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from stowplan.frontends.onnx_sizes import check_user_sizes, fix_sizes, graphs_of
 from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.log import warn_unmodelled
 
-#: The largest number of nodes after functions are inlined. A few functions that call each other twice could make any number.
+#: The largest number of nodes after functions are inlined. It is checked before, because a few functions that call each other
+#: twice can expand to any number of nodes.
 MAX_NODES = 200_000
-#: The longest list of numbers that is read from another file; those of shapes and slices are short.
+#: The longest list of integers that is read from an external file; the lists of shapes and slices are short.
 MAX_FETCHED = 4096
 
 
@@ -35,7 +37,7 @@ _STANDARD = ("", "ai.onnx")
 
 
 class OnnxFile:
-    """A model that was read, or a graph that one of its nodes runs, with shapes and types of values.
+    """A model that was read, or a body of one of its nodes, with the shapes and types of its values.
 
     Parameters
     ----------
@@ -49,19 +51,19 @@ class OnnxFile:
     name
         Name of the file without its extension.
     missing
-        From the name of a list of numbers that could not be read from another file to the reason.
+        For each list of integers that could not be read from an external file, by its name, the reason.
     outer
-        The graph around this one, whose values this graph may use.
+        For a body, the graph around it, whose values it may use.
     """
 
     def __init__(self, onnx: Any, graph: Any, opset: int, name: str, missing: dict[str, str], outer: OnnxFile | None = None):
         self.onnx, self.graph, self.opset, self.name, self.missing = onnx, graph, opset, name, missing
         self.shapes: dict[str, tuple[int, ...] | None] = {} if outer is None else dict(outer.shapes)
-        """From a value to its shape; None if the shape is not fixed."""
+        """The shape of each value, by its name; None if the shape is not fixed."""
         self.types: dict[str, int] = {} if outer is None else dict(outer.types)
-        """From a value to ONNX's number of its element type."""
+        """ONNX's number of the element type of each value, by its name."""
         self.stored: dict[str, Any] = {} if outer is None else dict(outer.stored)
-        """Weights and constants in the file, as protocol buffers."""
+        """Weights and constants in the file, as protocol buffers, by name."""
         for value in (*graph.output, *graph.value_info, *graph.input):
             kind = value.type.tensor_type
             self.shapes[value.name] = tuple(size.dim_value for size in kind.shape.dim) if is_fixed(value.type) else None
@@ -70,11 +72,11 @@ class OnnxFile:
             self.store(tensor.name, tensor)
 
     def store(self, name: str, tensor: Any) -> None:
-        """Record a tensor that the file stores, or that a node has as an attribute."""
+        """Records a tensor that the file stores, or that a node has as an attribute."""
         self.shapes[name], self.types[name], self.stored[name] = tuple(tensor.dims), tensor.data_type, tensor
 
     def inside(self, graph: Any) -> OnnxFile:
-        """A graph that a node of this one runs, with the values of this graph."""
+        """The body ``graph`` of a node of this graph, which may use the values of this graph."""
         return OnnxFile(self.onnx, graph, self.opset, self.name, self.missing, self)
 
     @property
@@ -83,7 +85,13 @@ class OnnxFile:
         return [value.name for value in self.graph.input if value.name not in self.stored]
 
     def shape(self, name: str, place: str = "") -> tuple[int, ...]:
-        """Sizes of a value; raises InputError if they are not fixed, and names ``place``, or the value if it is empty."""
+        """Sizes of the dimensions of a value.
+
+        Raises
+        ------
+        InputError
+            The shape is not fixed, or a size is negative. The error names ``place``, or the value if ``place`` is empty.
+        """
         shape = self.shapes.get(name)
         if shape is None:
             message = f"found no fixed shape, expected one: {self._why_open(name)}"
@@ -94,7 +102,7 @@ class OnnxFile:
         return shape
 
     def type_name(self, name: str) -> str:
-        """ONNX's name of the type of a value's elements; its number if it has no name."""
+        """ONNX's name of the type of a value's elements, such as ``FLOAT16``; the number of the type if it has no name."""
         types = self.onnx.TensorProto.DataType
         kind = self.types.get(name, types.UNDEFINED)
         return str(types.Name(kind)) if kind in types.values() else str(kind)
@@ -102,7 +110,10 @@ class OnnxFile:
     def bits(self, name: str) -> int:
         """Bits of an element of a value; elements of less than 8 bits are packed.
 
-        Raises InputError if there is no fixed size.
+        Raises
+        ------
+        InputError
+            The elements have no fixed size, as those of strings.
         """
         label = self.type_name(name)
         digits = _DIGITS.search({"FLOAT": "32", "DOUBLE": "64", "BOOL": "8"}.get(label, label))
@@ -111,15 +122,18 @@ class OnnxFile:
         return int(digits[0])
 
     def is_known(self, kind: str) -> bool:
-        """Whether onnx defines an operator; a front end need not support it."""
+        """Whether onnx defines an operator of this name, such as ``Conv`` or ``ai.onnx.ml::Scaler``."""
         domain, _, name = kind.rpartition("::")
         return bool(self.onnx.defs.has(name, domain))
 
     def _why_open(self, name: str) -> str:
-        """Why the shape of a value is not fixed: the input, or the first operator, whose shape is open."""
+        """Text that says why the shape of a value is not fixed.
+
+        It names the operator at which the shape is lost, or asks for fixed input shapes if the shape of an input is not fixed.
+        """
         makers = {result: node for node in self.graph.node for result in node.output}
         while name in makers:
-            # Each node is visited once.
+            # A node is removed when it is visited, so that a cycle ends the search.
             node = makers.pop(name)
             operand = next((operand for operand in node.input if operand and self.shapes.get(operand) is None), None)
             if operand is None:
@@ -139,24 +153,26 @@ class OnnxFile:
 
 
 def read_onnx_file(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, with_bodies: bool = False) -> OnnxFile:
-    """Reads an ONNX model. Later errors about it should name the path as well (:func:`~stowplan.errors.naming`).
+    """Reads an ONNX model. Callers should make later errors about it name the path as well (:func:`~stowplan.errors.naming`).
 
     Parameters
     ----------
     user_sizes
-        Sizes that the user gives for what the model leaves open.
+        Values that the user gives for sizes that the model does not fix.
     with_bodies
-        Whether control flow is supported. An ``If`` whose condition is constant does not count as control flow.
+        Whether the caller supports control flow, that is, nodes with bodies. An ``If`` whose condition is constant is replaced
+        by its branch and does not count.
 
     Raises
     ------
     MissingDependencyError
-        Onnx is not installed.
+        The package onnx is not installed.
     InputError
-        The file is no ONNX model, or the model has no nodes, has open sizes, or has control flow that is not supported.
+        The file is no ONNX model, or the model has no nodes, has inputs whose sizes are not fixed, or has control flow that is
+        not supported.
     """
     if importlib.util.find_spec("onnx"):
-        # The child process imports onnx while this process does.
+        # The child process that infers shapes imports onnx at the same time as this process.
         shape_inference.start()
     try:
         import onnx
@@ -172,7 +188,7 @@ def read_onnx_file(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, w
 def _read_graph(
     path: str | Path, onnx: Any, inliner: Any, user_sizes: UserSizes, with_bodies: bool
 ) -> tuple[Any, int, dict[str, str]]:
-    """The graph of a file with its shapes, the version of its operators, and the lists of numbers that could not be read."""
+    """The graph of a file with its shapes, the version of its operators, and the lists of integers that could not be read."""
     data = files.read_bytes(path)
     try:
         model = onnx.load_model_from_string(data)
@@ -203,8 +219,10 @@ def _read_graph(
 
 
 def _check_splits(graph: Any) -> None:
-    """Refuse splits whose number of parts differs from that of their results, because onnx's shape inference crashes on
-    them."""
+    """Raises InputError for a ``Split`` whose number of parts differs from that of its results.
+
+    Shape inference of onnx crashes on such nodes.
+    """
     for node in graph.node:
         for attribute in node.attribute:
             if node.op_type == "Split" and attribute.name == "num_outputs" and attribute.i != len(node.output):
@@ -213,9 +231,9 @@ def _check_splits(graph: Any) -> None:
 
 
 def _check_declared(graph: Any, findings: Findings, user_sizes: UserSizes) -> None:
-    """Warn of declared shapes that differ from inferred ones.
+    """Warns of declared shapes that differ from inferred ones.
 
-    Like onnxruntime, it refuses element types that differ, and shapes that differ for inputs with initializers.
+    Like onnxruntime, it raises InputError if element types differ, or if the shape of an input with an initializer differs.
     """
     fixed = {value.name for value in graph.input} & {tensor.name for tensor in graph.initializer}
     stale = [each for each in findings.contradictions if each[0] not in user_sizes.shapes]
@@ -234,7 +252,8 @@ def _check_declared(graph: Any, findings: Findings, user_sizes: UserSizes) -> No
 
 
 def _check_nodes(graph: Any, with_bodies: bool) -> None:
-    """Refuse unsupported control flow, values that are no tensors, nodes without results, and names that are not UTF-8.
+    """Raises InputError for unsupported control flow, values that are no tensors, nodes without results, and names that are not
+    UTF-8.
 
     Operators of other domains get their domain as a prefix of their names, so that they cannot be mistaken for ONNX's own.
     """
@@ -243,8 +262,8 @@ def _check_nodes(graph: Any, with_bodies: bool) -> None:
             raise InputError("found a name that is not UTF-8 text", place=f"node {node.output!r}")
         if not any(node.output):
             raise InputError(f"found a {node.op_type} without a result, expected one or more")
-        is_taken = with_bodies and node.domain in _STANDARD and node.op_type in ("If", "Loop", "Scan")
-        if not is_taken and any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
+        is_supported = with_bodies and node.domain in _STANDARD and node.op_type in ("If", "Loop", "Scan")
+        if not is_supported and any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             raise InputError(
                 f"found a {node.op_type}, expected a graph without control flow",
                 place=f"operator {next(filter(None, node.output))}",
@@ -260,12 +279,12 @@ def _check_nodes(graph: Any, with_bodies: bool) -> None:
 
 
 def missing_text(missing: dict[str, str]) -> str:
-    """Text to add to a message if numbers that could not be read may be the reason; empty if there are none."""
+    """Text to add to an error message if lists of integers could not be read, since that may be the reason; otherwise empty."""
     return "".join(f"; the numbers of {name!r} stand in another file: {reason}" for name, reason in list(missing.items())[:1])
 
 
 def _check_functions(model: Any) -> None:
-    """Refuse models that would become too large when their functions are inlined."""
+    """Raises InputError for a model that would become too large when its functions are inlined, or that has recursive ones."""
     bodies = {(function.domain, function.name): function.node for function in model.functions}
     size_of: dict[tuple[str, str], int] = {}
     walking: list[tuple[str, str]] = []
@@ -294,8 +313,10 @@ def _check_functions(model: Any) -> None:
 
 
 def _fetch_numbers(graph: Any, folder: Path, onnx: Any) -> dict[str, str]:
-    """Load short lists of integers from external files into the model; returns those that could not be read, with the
-    reason."""
+    """Loads short lists of integers from external files into the model.
+
+    Returns, for each list that could not be read, by its name, the reason.
+    """
     missing: dict[str, str] = {}
     named = [(tensor.name, tensor) for tensor in graph.initializer]
     named += [
@@ -328,7 +349,10 @@ def is_external(tensor: Any, onnx: Any) -> bool:
 
 
 def _fetched(tensor: Any, folder: Path, size: int) -> bytes:
-    """The first ``size`` bytes of a tensor from its file, which must be in the model's folder."""
+    """The first ``size`` bytes of a tensor from its external file.
+
+    Raises ValueError if the file is not in the model's folder, does not exist or is too short.
+    """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location, offset = entries.get("location", ""), entries.get("offset", "0")
     where = (folder / location).resolve()

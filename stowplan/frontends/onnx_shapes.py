@@ -1,13 +1,16 @@
-"""Infers shapes of an ONNX graph that onnx's own inference leaves open because they depend on computed numbers.
+"""Infers shapes of an ONNX graph that onnx's own inference leaves unknown because they depend on computed numbers.
 
 Some operators, such as a reshape, take a shape from a tensor of numbers, and these numbers may be computed from other shapes.
-Onnx's inference follows such numbers through a few operators of the newest operator sets only. Here, short lists of numbers
-that are constant or follow from fixed shapes are computed node by node with onnx's reference evaluator, and onnx infers again
-with them. An ``If`` whose condition is known in this way is replaced by the branch that is chosen.
+Onnx's inference follows such numbers through a few operators of the newest operator sets only. This module computes short lists
+of numbers that are constant or follow from fixed shapes, node by node, with onnx's reference evaluator, and onnx infers again
+with them. An ``If`` whose condition is known in this way is replaced by the branch that runs.
 
-Graphs that nodes run (``If``, ``Loop``, ``Scan``) are inferred as separate models, with the values that are known around them.
-The values of a loop have the shapes with which they begin, and an iteration must leave these shapes unchanged. A result that
-the iterations of a loop append to is as long as the largest number of iterations.
+The graphs that ``If``, ``Loop`` and ``Scan`` run are called bodies here. Their shapes are inferred as those of separate models,
+with the types and numbers that are known of the values around them. The values that a loop carries have the shapes with which
+they begin, and an iteration must leave these shapes unchanged. A result to which each iteration of a loop appends a part is as
+long as the largest number of iterations.
+
+A *type* here is a protocol buffer of onnx, with the type of the elements and the shape of a tensor.
 """
 
 from __future__ import annotations
@@ -20,23 +23,24 @@ from typing import Any, NamedTuple, TypeAlias
 from stowplan.frontends import load_facts
 from stowplan.frontends.onnx_sizes import is_fixed
 
-#: Operators with which shapes are computed. Except for the repeating ones, their results are no longer than their longest
-#: operand.
+#: Operators with which models compute shapes, and whose results are therefore computed here. Except for the repeating ones,
+#: their results are no longer than their longest operand.
 _REPEATING, _FOLDED = (frozenset(load_facts("onnx")["shapes"][use].split()) for use in ("repeating", "folded"))
 #: The longest list of numbers that is computed.
 _MOST = 4096
 
 
-#: From the name of a value to its type, or to its numbers.
-_Known: TypeAlias = Mapping[str, Any]
+#: Types or numbers of values, by the names of the values.
+_ByName: TypeAlias = Mapping[str, Any]
 
 
 class Findings(NamedTuple):
-    """What inference finds out about the shapes that a model declares. Both fields are lists, because they are sent as JSON."""
+    """Facts that inference finds about the shapes that a model declares. Both fields are lists, because they are sent as
+    JSON."""
 
     contradictions: list[tuple[str, str, list[str]]]
-    """One entry for each value whose declaration contradicts what is inferred: its name, ``shape`` or ``type``, and the
-    declared and the inferred one as text."""
+    """One entry for each value whose declaration contradicts the inferred type: its name, the word ``shape`` or ``type``, and a
+    list of the declared and the inferred shape or element type, as text."""
     believed: list[str]
     """Values whose shapes are known from their declarations only."""
 
@@ -57,10 +61,10 @@ class Findings(NamedTuple):
 
 
 def inferred(model: Any, findings: Findings) -> Any:
-    """Returns a model with all shapes that can be inferred.
+    """Returns a model with all shapes that can be inferred; ``model`` may be changed.
 
     Except for inputs, a declared shape is used only if none can be inferred, because it may be outdated. Declared shapes and
-    types are compared with inferred ones, and the results are added to ``findings``.
+    types are compared with inferred ones, and contradictions are added to ``findings``.
     """
     from onnx import helper, shape_inference
 
@@ -72,7 +76,7 @@ def inferred(model: Any, findings: Findings) -> Any:
             value.ClearField("type")
     for value in graph.input:
         value.type.CopyFrom(stored.get(value.name, value.type))
-    # For nodes that run graphs, onnx's inference relies on the declarations inside of these graphs.
+    # For nodes with bodies, onnx's inference would rely on the declarations inside of the bodies, which may be outdated.
     if not any(bodies_of(node) for node in graph.node):
         model = shape_inference.infer_shapes(model, data_prop=True)
     _Walk(model, stored, declared, findings).complete()
@@ -80,7 +84,7 @@ def inferred(model: Any, findings: Findings) -> Any:
 
 
 def _fit(one: list[Any], other: list[Any]) -> bool:
-    """Whether two shapes can be equal; known sizes are integers."""
+    """Whether two shapes can be equal; sizes are integers, or ``?`` if they are not known."""
     return len(one) == len(other) and all("?" in pair or pair[0] == pair[1] for pair in zip(one, other, strict=True))
 
 
@@ -90,44 +94,46 @@ def _elements(kind: Any) -> int:
 
 
 def _copied(kind: Any) -> Any:
+    """A copy of a type."""
     return type(kind).FromString(kind.SerializeToString())
 
 
 class _Walk:
     """Visits the nodes of a model's graph in order and infers the shapes of their results."""
 
-    def __init__(self, model: Any, stored: _Known, declared: list[tuple[str, Any]], findings: Findings):
+    def __init__(self, model: Any, stored: _ByName, declared: list[tuple[str, Any]], findings: Findings):
         graph = model.graph
         self._model, self._graph, self._findings = model, graph, findings
         self._declared = declared
-        """Declared names and types; those of chosen branches are added."""
+        """Names of values with their declared types; those of branches that replace an ``If`` are added."""
         self._opsets = {opset.domain: opset.version for opset in model.opset_import}
         known = (value for value in (*graph.output, *graph.value_info, *graph.input) if value.type.WhichOneof("value"))
         self.types = {value.name: value.type for value in known}
         self.types |= stored
         self.numbers: dict[str, Any] = {}
-        """From the name of a short list that is constant to its numbers."""
+        """The numbers of each short list that is constant, by its name."""
 
     def complete(self) -> None:
-        """Fill in shapes that onnx's inference has left open, and check declared shapes."""
+        """Infers shapes that onnx's inference has left unknown, writes them to the graph, and checks declared shapes."""
         nodes = list(self._graph.node)
         if any(bodies_of(node) or not all(is_fixed(self.types.get(name)) for name in node.output if name) for node in nodes):
             self._fill_in(nodes)
         for value in self._graph.output:
-            # A graph that a node runs may return one of its inputs.
+            # The results of a body may be values from around it, whose types are not known here.
             if value.name in self.types:
                 value.type.CopyFrom(self.types[value.name])
         for name, kind in self._declared:
             self._findings.check(name, kind, self.types.get(name, kind))
 
     def _fill_in(self, nodes: list[Any]) -> None:
+        """Infers the results of all nodes in order, and writes their types to the graph."""
         from onnx import helper
 
         graph = self._graph
         has_bodies = any(bodies_of(node) for node in nodes)
         short = [tensor for tensor in graph.initializer if math.prod(tensor.dims) <= _MOST]
         for tensor in short:
-            self._take(helper.make_node("Constant", [], [tensor.name], value=tensor))
+            self._infer_node(helper.make_node("Constant", [], [tensor.name], value=tensor))
         used_names = {*self.types, *(name for node in nodes for name in node.output)}
         pending, expanded = nodes[::-1], []
         while pending:
@@ -140,12 +146,12 @@ class _Walk:
                 self._declared += [(value.name, value.type) for value in (*body.value_info, *body.output)]
                 constants = [helper.make_node("Constant", [], [tensor.name], value=tensor) for tensor in body.initializer]
                 for constant in constants:
-                    self._take(constant)
+                    self._infer_node(constant)
                 pending.extend(reversed(body.node))
                 continue
             if bodies_of(node):
                 infer_bodies(node, self._model, self.types, self.numbers, self._findings)
-            self._take(node)
+            self._infer_node(node)
             expanded.append(node)
         if has_bodies:
             del graph.node[:]
@@ -156,13 +162,13 @@ class _Walk:
         declared = {value.name for value in (*graph.input, *graph.initializer, *graph.value_info, *graph.output)}
         graph.value_info.extend(helper.make_value_info(name, kind) for name, kind in self.types.items() if name not in declared)
 
-    def _take(self, node: Any) -> None:
-        """Infer the types and numbers of a node's results."""
+    def _infer_node(self, node: Any) -> None:
+        """Infers the types and numbers of a node's results."""
         from onnx import defs, numpy_helper, shape_inference
 
         types, numbers = self.types, self.numbers
         names = [name for name in node.output if name]
-        # If onnx refuses a node, its results keep the types known so far: constants may be missing, or be in another file.
+        # If onnx refuses a node, its results keep the types that are known so far: constants may be missing or in another file.
         with contextlib.suppress(Exception):
             if not all(is_fixed(types.get(name)) for name in names):
                 schema: Any = defs.get_schema(node.op_type, self._opsets[node.domain], node.domain)
@@ -178,11 +184,11 @@ class _Walk:
                 types |= {name: kind for name, kind in inferred.items() if is_fixed(kind) or name not in types}
         for name in names:
             if not is_fixed(types.get(name)):
-                self._believe(node, name)
+                self._use_declaration(node, name)
         with contextlib.suppress(Exception):
             numbers |= self._folded(node)
 
-    def _of_function(self, node: Any, operand_types: _Known) -> dict[str, Any]:
+    def _of_function(self, node: Any, operand_types: _ByName) -> dict[str, Any]:
         """Types of the results of an operator that is defined by a function, which onnx infers only in a complete model."""
         from onnx import helper, shape_inference
 
@@ -192,8 +198,8 @@ class _Walk:
         results = shape_inference.infer_shapes(model).graph.output
         return {value.name: value.type for value in results if value.type.WhichOneof("value")}
 
-    def _believe(self, node: Any, name: str) -> None:
-        """Use the declared type of a result whose shape cannot be inferred, unless it contradicts what can be inferred.
+    def _use_declaration(self, node: Any, name: str) -> None:
+        """Uses the declared shape of a result whose shape cannot be inferred, unless it contradicts the inferred part.
 
         If nothing is known about the element type, it is that of the first operand.
         """
@@ -215,7 +221,7 @@ class _Walk:
                 self._findings.believed.append(name)
 
     def _folded(self, node: Any) -> dict[str, Any]:
-        """The numbers that a node computes, if they are constant and few."""
+        """The numbers that a node computes, by the names of its results, if they are constant and few; otherwise none."""
         import numpy as np
         from onnx import helper
         from onnx.reference import ReferenceEvaluator
@@ -250,24 +256,24 @@ def _is_short(operands: list[Any]) -> bool:
 
 
 def _length(kind: str, operands: list[Any]) -> float:
-    """How many numbers a repeating operator produces."""
+    """The number of elements that a repeating operator (``Range``, ``Tile`` or one that expands a shape) produces."""
     if kind == "Range":
         start, limit, step = (float(operand) for operand in operands)
         return abs((limit - start) / step) if step else math.inf
     return math.prod(abs(int(size)) for size in operands[-1]) * (operands[0].size if kind == "Tile" else 1)
 
 
-#: The largest number of iterations of a loop whose results are stacked.
+#: A loop with more iterations than this counts as one with an unknown number of iterations.
 _MOST_ITERATIONS = 1 << 31
 
 
 def bodies_of(node: Any) -> list[Any]:
-    """The attributes of a node that are graphs."""
+    """The attributes of a node that are graphs, which are its bodies."""
     return [attribute for attribute in node.attribute if attribute.HasField("g")]
 
 
 def captured(graph: Any) -> dict[str, None]:
-    """Names of values that a graph, or one inside of it, uses from the graphs around it."""
+    """Names of the values that a body, or a body inside of it, uses from the graphs around it."""
     inner_names = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer}
     inner_names |= {tensor.values.name for tensor in graph.sparse_initializer}
     used: dict[str, None] = {}
@@ -278,8 +284,8 @@ def captured(graph: Any) -> dict[str, None]:
     return used | dict.fromkeys(value.name for value in graph.output if value.name not in inner_names)
 
 
-def chosen(node: Any, numbers: _Known) -> Any:
-    """The branch of an ``If`` whose condition is known; None if it is not known."""
+def chosen(node: Any, numbers: _ByName) -> Any:
+    """The branch of an ``If`` that runs; None if the condition is not known, and for all other nodes."""
     if node.op_type != "If" or node.domain not in ("", "ai.onnx") or not node.input or node.input[0] not in numbers:
         return None
     wanted = "then_branch" if bool(numbers[node.input[0]].reshape(-1)[0]) else "else_branch"
@@ -287,11 +293,11 @@ def chosen(node: Any, numbers: _Known) -> Any:
 
 
 def inlined(node: Any, branch: Any, used_names: set[str]) -> Any:
-    """Returns the nodes of a branch under new names, so that they can replace the node that runs it.
+    """Returns a copy of a branch under names with which its nodes can replace the node that runs it.
 
     Parameters
     ----------
-    taken
+    used_names
         Names that are in use; the new names are added.
     """
     from onnx import compose, helper
@@ -304,7 +310,7 @@ def inlined(node: Any, branch: Any, used_names: set[str]) -> Any:
     renamed: dict[str, str] = {}
     for value, result in zip(graph.output, node.output, strict=True):
         if value.name not in results or value.name in renamed:
-            # The result is a weight, a value from around, or was returned before, so it gets an identity node.
+            # The result is a weight, a value from around the branch, or a second copy of a result, so it gets an identity node.
             source, value.name = value.name, f"{value.name}/{result}"
             graph.node.append(helper.make_node("Identity", [source], [value.name]))
         renamed[value.name] = result or f"{prefix}{value.name}"
@@ -312,9 +318,9 @@ def inlined(node: Any, branch: Any, used_names: set[str]) -> Any:
     return graph
 
 
-def infer_bodies(node: Any, model: Any, types: dict[str, Any], numbers: _Known, findings: Findings) -> None:
-    """Infer the graphs that a node runs, and from them its results; the types of the results are added to ``types``."""
-    operand_types = _given(node, types)
+def infer_bodies(node: Any, model: Any, types: dict[str, Any], numbers: _ByName, findings: Findings) -> None:
+    """Infers the shapes in the bodies of a node, and from them those of its results, whose types are added to ``types``."""
+    operand_types = _body_input_types(node, types)
     for attribute in bodies_of(node):
         for value, kind in zip(attribute.g.input, operand_types, strict=False):
             findings.check(value.name, value.type, kind or value.type)
@@ -326,8 +332,8 @@ def infer_bodies(node: Any, model: Any, types: dict[str, Any], numbers: _Known, 
         types |= {name: kind for name, kind in zip(node.output, kinds, strict=False) if name and is_fixed(kind)}
 
 
-def _given(node: Any, types: _Known) -> list[Any]:
-    """Types of the inputs that a node passes to its graph; None for an unknown one."""
+def _body_input_types(node: Any, types: _ByName) -> list[Any]:
+    """Types of the inputs that a node passes to its body; None for an unknown type."""
     from onnx import TensorProto, helper
 
     if node.op_type == "Loop":
@@ -340,8 +346,8 @@ def _given(node: Any, types: _Known) -> list[Any]:
     return []
 
 
-def _as_model(graph: Any, model: Any, operand_types: list[Any], types: _Known, numbers: _Known) -> Any:
-    """A graph as a separate model: values from around are inputs, or constants if their numbers are known."""
+def _as_model(graph: Any, model: Any, operand_types: list[Any], types: _ByName, numbers: _ByName) -> Any:
+    """A body as a separate model: values from around it are inputs, or constants if their numbers are known."""
     from onnx import helper, numpy_helper
 
     separate = type(model)(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
@@ -358,7 +364,8 @@ def _as_model(graph: Any, model: Any, operand_types: list[Any], types: _Known, n
 
 
 def _take_back(graph: Any, body: Any) -> None:
-    """Write inferred types into a graph, except for values from around it."""
+    """Copies the graph of a separate model with inferred types back into a body, without declarations of values from around
+    it."""
     outside = captured(graph)
     for values in (body.input, body.initializer, body.value_info):
         for value in [value for value in values if value.name in outside]:
@@ -367,15 +374,18 @@ def _take_back(graph: Any, body: Any) -> None:
 
 
 def _results(attribute: Any) -> list[Any]:
+    """Types of the results of a body."""
     return [value.type for value in attribute.g.output]
 
 
-def _of_choice(node: Any, types: _Known, numbers: _Known) -> list[Any]:
+def _of_choice(node: Any, types: _ByName, numbers: _ByName) -> list[Any]:
+    """Types of the results of an ``If``; None for a result whose types differ between the branches."""
     first, *others = (_results(attribute) for attribute in bodies_of(node))
     return [kinds[0] if all(kind == kinds[0] for kind in kinds) else None for kinds in zip(first, *others, strict=False)]
 
 
-def _of_loop(node: Any, types: _Known, numbers: _Known) -> list[Any]:
+def _of_loop(node: Any, types: _ByName, numbers: _ByName) -> list[Any]:
+    """Types of the results of a ``Loop``: first the values that it carries, then the results that iterations append to."""
     (attribute,) = bodies_of(node)
     carried = len(attribute.g.input) - 2
     kinds = _settled(attribute.g, 2, _results(attribute)[1:], carried)
@@ -384,7 +394,8 @@ def _of_loop(node: Any, types: _Known, numbers: _Known) -> list[Any]:
     return [*kinds[:carried], *(_stacked(kind, known_times, 0) for kind in kinds[carried:])]
 
 
-def _of_scan(node: Any, types: _Known, numbers: _Known) -> list[Any]:
+def _of_scan(node: Any, types: _ByName, numbers: _ByName) -> list[Any]:
+    """Types of the results of a ``Scan``: first the values that it carries, then the results that iterations append to."""
     (attribute,) = bodies_of(node)
     states, axes = _scanned(node)
     kinds = _settled(attribute.g, 0, _results(attribute), states)
@@ -397,7 +408,10 @@ def _of_scan(node: Any, types: _Known, numbers: _Known) -> list[Any]:
 
 
 def _settled(graph: Any, begin: int, kinds: list[Any], carried: int) -> list[Any]:
-    """Types of a loop's results. A value whose shape changes in an iteration has no shape."""
+    """Types of the results of a loop's body; None for a carried value whose shape an iteration changes.
+
+    ``begin`` is the position of the first carried value among the inputs of the body, and ``carried`` is their number.
+    """
     settled = list(kinds)
     for at in range(min(carried, len(kinds))):
         declared = graph.input[begin + at].type
@@ -408,7 +422,8 @@ def _settled(graph: Any, begin: int, kinds: list[Any], carried: int) -> list[Any
 
 
 def _scanned(node: Any) -> tuple[int, dict[str, list[int]]]:
-    """How many values a ``Scan`` carries from one iteration to the next, and the axes of its scanned inputs and outputs."""
+    """The number of values that a ``Scan`` carries from one iteration to the next, and the axes of its scanned inputs and
+    outputs."""
     options = {attribute.name: attribute for attribute in node.attribute}
     count = options["num_scan_inputs"].i if "num_scan_inputs" in options else len(node.input)
     axes = {"scan_input_axes": [0] * len(node.input), "scan_output_axes": [0] * len(node.output)}
@@ -417,7 +432,7 @@ def _scanned(node: Any) -> tuple[int, dict[str, list[int]]]:
 
 
 def _part(kind: Any, axis: int) -> Any:
-    """Type of a slice of a tensor along an axis."""
+    """Type of one slice of a tensor along an axis, which has one dimension less; None if it is not known."""
     if kind is None or not -len(kind.tensor_type.shape.dim) <= axis < len(kind.tensor_type.shape.dim):
         return None
     part = type(kind).FromString(kind.SerializeToString())
@@ -426,7 +441,7 @@ def _part(kind: Any, axis: int) -> Any:
 
 
 def _stacked(kind: Any, times: int | None, axis: int) -> Any:
-    """Type of several tensors that are stacked along a new axis; None if it is not known."""
+    """Type of ``times`` tensors that are stacked along a new axis; None if it is not known."""
     from onnx import helper
 
     if times is None or kind is None or not kind.tensor_type.HasField("shape"):

@@ -1,7 +1,7 @@
 """Symbolic sizes of an ONNX model's inputs, and the values that the user gives for them.
 
-A dimension without a number may have a name; all dimensions with the same name have the same size. Names may be sums and
-products of other names: ``past + 1``.
+A dimension whose size is not fixed is called *open*. It may have a name, and all dimensions with the same name have the same
+size. A name may be a sum or a product of other names, such as ``past + 1``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from stowplan.errors import InputError
 from stowplan.frontends.options import UserSizes, as_typed
 
-#: Types of integers, and the fields of tensors that contain them: INT32, INT64, BOOL.
+#: ONNX's numbers of the element types INT32, INT64 and BOOL, with the fields of tensors that contain their values.
 _WHOLE = {6: "int32_data", 7: "int64_data", 9: "int32_data"}
 _OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
-#: Sizes for examples in messages: by parts of the dimension's name, then by its position among a number of dimensions.
+#: Plausible sizes for examples in messages: by words in the name of a dimension, and by names of a single letter.
 _BY_NAME = (
     (("batch", "num_images"), 1),
     (("channel",), 3),
@@ -32,7 +32,7 @@ _BY_LETTER = {"n": 1, "b": 1, "c": 3, "h": 224, "w": 224, "t": 128, "s": 128, "l
 
 
 def graphs_of(graph: Any) -> Iterator[Any]:
-    """A graph, and the graphs that its nodes run."""
+    """Yields a graph and, recursively, the graphs that its nodes run."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -41,25 +41,25 @@ def graphs_of(graph: Any) -> Iterator[Any]:
 
 
 def is_fixed(kind: Any) -> bool:
-    """Whether a type is a tensor with a fixed shape."""
+    """Whether a type, which may be None, is that of a tensor with a fixed shape."""
     shape = None if kind is None or not kind.tensor_type.HasField("shape") else kind.tensor_type.shape
     return shape is not None and all(size.HasField("dim_value") for size in shape.dim)
 
 
 def fix_sizes(model: Any, user_sizes: UserSizes) -> None:
-    """Writes the user's sizes into a model; shapes of values that are no inputs become declarations of the graph.
+    """Writes the user's sizes into a model. Shapes of values that are no inputs become declarations of the graph.
 
     Raises
     ------
     InputError
-        The model has no such name, sizes contradict the model or each other, or inputs are still open; in the last case the
-        message says what to type.
+        The model has no dimension or value of a name that the user gives, sizes contradict the model or each other, or inputs
+        still have open dimensions. In the last case the message has an example of the missing options.
     """
     graph = model.graph
     for inner in graphs_of(graph):
         for value in (*inner.input, *inner.output, *inner.value_info):
             for size in value.type.tensor_type.shape.dim:
-                # A negative size and the name ``?`` only mark a dimension as open.
+                # A negative size or the name ``?`` marks an open dimension without a name.
                 if size.dim_value < 0 or size.dim_param == "?":
                     size.Clear()
     dims = _user_dims(graph, user_sizes, _store_numbers(graph, user_sizes))
@@ -75,7 +75,7 @@ def fix_sizes(model: Any, user_sizes: UserSizes) -> None:
 
 
 def check_user_sizes(graph: Any, user_sizes: UserSizes) -> None:
-    """Raise InputError if a shape that the user gives differs from the inferred one."""
+    """Raises InputError if a shape that the user gives differs from the inferred one."""
     for value in (*graph.output, *graph.value_info):
         shape = user_sizes.shapes.get(value.name)
         inferred = tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
@@ -85,7 +85,7 @@ def check_user_sizes(graph: Any, user_sizes: UserSizes) -> None:
 
 
 def _store_numbers(graph: Any, user_sizes: UserSizes) -> set[str]:
-    """Turn inputs that are a single integer given by the user into constants of the graph; returns their names."""
+    """Turns inputs that are a single integer into constants of the graph if the user gives their value; returns their names."""
     names = set()
     for value in [value for value in graph.input if value.name in user_sizes.dims]:
         kind = value.type.tensor_type
@@ -99,7 +99,10 @@ def _store_numbers(graph: Any, user_sizes: UserSizes) -> set[str]:
 
 
 def _user_dims(graph: Any, user_sizes: UserSizes, numbers: set[str]) -> dict[str, int]:
-    """Sizes of all named dimensions that follow from the user's sizes and shapes; the shapes are written into the graph."""
+    """Sizes of all named dimensions that follow from the user's sizes and shapes; writes the shapes into the graph.
+
+    ``numbers`` are the names of inputs that have become constants.
+    """
     graphs = list(graphs_of(graph))
     values = [value for inner in graphs for value in (*inner.input, *inner.output, *inner.value_info)]
     open_sizes = (size.dim_param for value in values for size in value.type.tensor_type.shape.dim if _is_open(size))
@@ -122,7 +125,7 @@ def _user_dims(graph: Any, user_sizes: UserSizes, numbers: set[str]) -> dict[str
 
 
 def _values(graph: Any, name: str) -> list[Any]:
-    """The graph's declarations of a value; a new, empty one if only a node produces it."""
+    """The graph's declarations of a value; a new, empty declaration if a node produces the value and there is none."""
     values = [value for value in (*graph.input, *graph.output, *graph.value_info) if value.name == name]
     if not values and any(name in node.output for node in graph.node):
         values = [graph.value_info.add(name=name)]
@@ -130,7 +133,13 @@ def _values(graph: Any, name: str) -> list[Any]:
 
 
 def _unify(value: Any, shape: tuple[int, ...], dims: dict[str, int]) -> None:
-    """Set the shape of a value, and the sizes of the named dimensions in it."""
+    """Sets the shape of a value in its declaration, and adds the sizes of its named dimensions to ``dims``.
+
+    Raises
+    ------
+    InputError
+        The shape contradicts the declaration or ``dims``.
+    """
     kind, typed = value.type.tensor_type, as_typed(shape)
     place = f"value {value.name}"
     sizes = list(kind.shape.dim) if kind.HasField("shape") else None
@@ -150,7 +159,7 @@ def _unify(value: Any, shape: tuple[int, ...], dims: dict[str, int]) -> None:
 
 
 def _check_inputs(graph: Any) -> None:
-    """Raise InputError if inputs are open; the message has an example of what to type."""
+    """Raises InputError if inputs have open dimensions; the message has an example of the missing options."""
     stored = {tensor.name for tensor in graph.initializer}
     typed: dict[str, None] = {}
     first = ""
@@ -177,7 +186,7 @@ def _check_inputs(graph: Any) -> None:
 
 
 def _likely(sizes: list[Any], place: int, name: str = "") -> int:
-    """The size of a dimension, or a plausible one for an example."""
+    """The size of the dimension at a place in ``sizes``; if it is open, a plausible size for an example."""
     if not _is_open(sizes[place]):
         return int(sizes[place].dim_value)
     is_image = len(sizes) == 4
@@ -191,18 +200,19 @@ def _is_open(size: Any) -> bool:
 
 
 def _one_of(names: Any, what: str) -> str:
+    """Text that lists names of a model for an error message."""
     shown = ", ".join(sorted(names)[:20])
     return f"{what} of the model: {shown}" if shown else f"none: the model has not {what}"
 
 
 def _parts(name: str) -> list[str]:
-    """The names in a sum or product; none if it is a plain name."""
+    """The names in a name that is a sum or product; none if it is a plain name."""
     tree = _tree(name)
     return [] if tree is None else sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})
 
 
 def _tree(name: str) -> ast.expr | None:
-    """The syntax tree of a name that is a sum or product of others; None for other names."""
+    """The syntax tree of a name that is a sum or product of other names; None for a plain name."""
     try:
         tree = ast.parse(name, mode="eval").body if len(name) < 200 else None
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -211,7 +221,7 @@ def _tree(name: str) -> ast.expr | None:
 
 
 def _number(name: str, dims: Mapping[str, int]) -> int | None:
-    """The size of a named dimension; None if the user does not give it."""
+    """The size of a named dimension; None if it does not follow from ``dims``."""
     tree = _tree(name)
     if name in dims or tree is None:
         return dims.get(name)

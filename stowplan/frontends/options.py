@@ -23,7 +23,8 @@ _graph = partial(Option, GRAPHS, has_flag=True, is_shared=False)
 
 
 class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options for reading that a batch can apply to all of its inputs; their values are plain data, which JSON can hold.
+    """Options for reading that a batch can apply to all of its inputs. Their values are plain data, which can be written to
+    JSON.
 
     See :class:`stowplan.portfolio.batch.records.Settings`.
     """
@@ -34,10 +35,11 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             ALL_INPUTS,
             "SIZE",
-            "Memory limit in bytes, or with a unit: KB, MB and GB are powers of 1000, KiB, MiB and GiB of 1024. For a chip, "
-            "this replaces the size of its fastest memory. For packing, all buffers must fit into this size, and for "
-            "rematerialization, no more bytes may be live at once; by default, both have no limit, unless a problem file "
-            "states one.",
+            "Memory limit in bytes, or with a unit: KB, MB and GB are powers of 1000, and KiB, MiB and GiB are powers of "
+            "1024. For a chip, the limit replaces the size of its fastest memory. For packing (offsets in a single "
+            "memory), all buffers must fit into the limit. For rematerialization (running operators again to save memory), "
+            "no more bytes than the limit may be live at the same time. By default, packing and rematerialization have no "
+            "limit, unless a problem file states one.",
             has_flag=True,
         ),
     ] = None
@@ -45,78 +47,84 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _program(
             "NAME",
-            "How the time of an instruction (step) is modelled: roofline uses the speeds of the target, table the cycles of "
-            "two compilations of the program, and signatures those of any number of compilations. The last two need --set "
-            "cycles=FILE (docs/reference/costs.md). The default is the model that fits the files of 'cycles' or, without "
-            "files, that of the target, usually roofline.",
+            "How the time of an instruction is modelled. roofline computes it from the speeds of the target. table takes "
+            "it from two compilations of the same program by XLA, and signatures from any number of compilations of any "
+            "programs; both need --set cycles=FILE (docs/reference/costs.md). The default is the model that suits the "
+            "files of 'cycles'; without such files, it is the model that the target names, usually roofline.",
         ),
     ] = None
     stalls: Annotated[
         Literal["allowed", "forbidden"] | None,
         _program(
             "MODE",
-            "Whether the program may wait for copies: allowed or forbidden. The default is that of the target, usually "
-            "allowed.",
+            "Whether the program may wait (stall) until a copy between the memories has finished: allowed or forbidden. "
+            "The default depends on the target and is usually allowed.",
         ),
     ] = None
     donation: Annotated[
         Literal["free", "tied"] | None,
         _program(
             "MODE",
-            "How to model a donated parameter and the output that XLA writes into its storage: as two tensors, which may be in "
-            "different places (free, the default), or as one tensor (tied).",
+            "How to model a donated parameter, that is, one into whose storage XLA writes an output. free, the default, "
+            "treats parameter and output as two tensors, which may be in different places. tied treats them as one tensor.",
         ),
     ] = None
     evictions: Annotated[
         Literal["whole_steps", "between_steps"] | None,
         _program(
             "MODE",
-            "When other tensors may use the bytes of a tensor in fast memory that is copied to slow memory between two "
-            "instructions: only after the second of them (whole_steps, the default), or already during it (between_steps, as "
-            "in XLA's plans).",
+            "When a tensor is copied from fast to slow memory between two instructions, other tensors may use its bytes "
+            "after the next instruction (whole_steps, the default), or already during it (between_steps, as in XLA's own "
+            "plans).",
         ),
     ] = None
     prefetches: Annotated[
         Literal["whole", "sliced"] | None,
         _program(
             "MODE",
-            "How tensors are copied to fast memory: always in one piece (whole, the default), or also in several slices "
-            "(sliced, as in XLA's plans).",
+            "How tensors are copied to fast memory: always as a whole (whole, the default), or also in several slices "
+            "(sliced, as in XLA's own plans).",
         ),
     ] = None
     precision: Annotated[
         str | None,
         _network(
             "NAME",
-            "Data type of floating-point tensors: for tier placement int8 (the default) or fp16; for bank mapping int8, fp16 "
-            "or bf16, by default the types in the model.",
+            "Data type of floating-point tensors. For tier placement, it is int8 (the default) or fp16. For bank mapping, "
+            "it is int8, fp16 or bf16; by default, each tensor keeps the type that it has in the model.",
         ),
     ] = None
     granularity: Annotated[
         str | None,
         _network(
             "NAME",
-            "What becomes a layer, for ONNX models: an operator together with the element-wise operators after it (layer), "
-            "each operator by itself (fine), or layer if there is a convolution and otherwise fine (auto, the default).",
+            "What becomes a layer when an ONNX model is read. layer: an operator together with the element-wise operators "
+            "that follow it. fine: each operator by itself. auto, the default: layer if the model has a convolution, "
+            "otherwise fine.",
         ),
     ] = None
     address_spaces: Annotated[
-        bool, _network("", "Also assign every tensor an offset in its tier, which is a level of the memory hierarchy.")
+        bool,
+        _network(
+            "",
+            "Also assign each tensor an offset in its tier (level of the memory hierarchy). By default, a plan says only "
+            "which tier a tensor is in.",
+        ),
     ] = False
     replace_offline_plan: Annotated[
         bool,
         Option(
             "TensorFlow Lite models",
             "",
-            "Also plan the tensors that already have offsets in the model, except those of custom operators; by default they "
-            "keep these offsets.",
+            "Also plan the tensors that have offsets in the model file already, except those that custom operators use. By "
+            "default, all such tensors keep their offsets.",
         ),
     ] = False
-    rules: Annotated[tuple[str, ...], _loop_body("RULE=VALUE", "Rules, each under its own name.")] = ()
+    rules: Annotated[tuple[str, ...], _loop_body("RULE=VALUE", "Rules of the machine, each under its own name.")] = ()
 
 
 class ReadOptions(SharedOptions, frozen=True, kw_only=True):
-    """All options of all front ends. Each file format uses some of them
+    """All options of all front ends. Only some of them apply to each file format
     (:attr:`~stowplan.frontends.formats.InputFormat.accepts`).
 
     Raises
@@ -131,9 +139,9 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         Option(
             ALL_INPUTS,
             "NAME",
-            "What to plan for, a chip or a question such as the order of operators: a name that 'stowplan targets' lists, or "
-            "the path of a target file. By default, the only target that fits INPUT; if several fit, the command ends with a "
-            "list of them. Some inputs, such as problem files, need no target.",
+            "What to plan for: a chip, or a question such as the best order of operators. NAME is one of the names that "
+            "'stowplan targets' lists, or the path of a target file (TOML). The default is the only target that fits "
+            "INPUT; if several fit, the command lists them and ends. Some inputs, such as problem files, need no target.",
             True,
             is_shared=False,
         ),
@@ -143,7 +151,8 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         Option(
             SNAPSHOTS,
             "N",
-            "Number of the GPU whose allocations are planned; by default the one with the most events.",
+            "Number of the GPU whose allocations are planned. The default is the GPU with the most allocation events in "
+            "the snapshot.",
             is_shared=False,
         ),
     ] = None
@@ -151,23 +160,24 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         tuple[str, ...],
         _graph(
             "NAME=SIZE",
-            "Size of a symbolic dimension of an ONNX model or a .pt2 program: batch=1. An input that is a single integer can "
-            "be given its value in the same way: rate=16000. May be given several times.",
+            "Size of a symbolic dimension of an ONNX model or a .pt2 program, for example batch=1. An input of the model "
+            "that is a single integer gets its value in the same way, for example rate=16000. May be given several times.",
         ),
     ] = ()
     shape: Annotated[
         tuple[str, ...],
         _graph(
-            "NAME=SIZES", "Shape of an input, or of another value, of an ONNX model: x=1x3x224x224. May be given several times."
+            "NAME=SIZES",
+            "Shape of an input, or of another value, of an ONNX model, for example x=1x3x224x224. May be given several times.",
         ),
     ] = ()
     keep: Annotated[
         tuple[str, ...],
         _graph(
             "NAME",
-            "Input whose bytes must not be overwritten before the program ends: its name, or its number, counted from 0 (:2 "
-            "for the third input). By default, other tensors may use the bytes of an input after its last use. May be given "
-            "several times.",
+            "Model input whose bytes must not be overwritten before the program ends. NAME is the name of the input, or a "
+            "colon and its number, counted from 0 (:2 is the third input). By default, other tensors may use the bytes of "
+            "an input after its last use. May be given several times.",
         ),
     ] = ()
     in_place: Annotated[
@@ -175,9 +185,9 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         Option(
             GRAPHS,
             "WHAT",
-            "Which operators may write their result over an operand, for ONNX, .pt2 and HLO: element-wise ones, if the runtime "
-            "does so (elementwise), or none. The default is elementwise for the targets order and rematerialization, and none "
-            "for the others.",
+            "Which operators of an ONNX model, a .pt2 program or HLO may write their result over an operand: element-wise "
+            "operators, if your runtime does this (elementwise), or no operators (none). The default is elementwise for "
+            "the targets order and rematerialization, and none for all other targets.",
             is_shared=False,
         ),
     ] = None
@@ -185,9 +195,9 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         tuple[str | Path, ...] | None,
         _program(
             "FILE",
-            "File with the cycles of instructions: a module that XLA compiled, or a latency table. The cost model 'table' "
-            "needs two modules, 'signatures' takes any number of both. May be given several times. See "
-            "docs/reference/costs.md.",
+            "File with the clock cycles of instructions: a module that XLA has compiled, or a latency table. --set "
+            "cost_model=table needs two modules; --set cost_model=signatures takes any number of modules and tables. May "
+            "be given several times (docs/reference/costs.md).",
             is_shared=False,
         ),
     ] = None
@@ -195,8 +205,8 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         str | Path | None,
         _loop_body(
             "FILE",
-            "JSON file with a list of instructions that must have a given tile, time or slot (the time modulo the initiation "
-            'interval), such as [{"instruction": "a", "tile": 3, "time": 0}].',
+            "JSON file with a list of instructions that must have a given tile, time or slot; the slot is the time modulo "
+            'the initiation interval. For example: [{"instruction": "a", "tile": 3, "time": 0}].',
             is_shared=False,
         ),
     ] = None
@@ -204,7 +214,8 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         str | Path | None,
         _loop_body(
             "FILE",
-            "TOML file with the meaning, latency, class and possible tiles of operations (docs/reference/loop-bodies.md).",
+            "TOML file that states the meaning, the latency, the class and the possible tiles of operations "
+            "(docs/reference/loop-bodies.md).",
         ),
     ] = None
 
@@ -255,7 +266,7 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
 
 
 def _texts(name: str, given: Any, expected: str) -> tuple[str, ...]:
-    """A list of strings as a tuple; raises UsageError for anything else. None counts as an empty list."""
+    """A list of strings as a tuple; None counts as an empty list. Raises UsageError for anything else."""
     if isinstance(given, str) or not all(isinstance(text, str) for text in given or ()):
         raise UsageError(f"found {name} {show(given)}, expected a list of {expected}")
     return tuple(given or ())
@@ -276,7 +287,7 @@ def named_inputs(names: Iterable[str], inputs: Iterable[tuple[str, int]], what: 
     Raises
     ------
     InputError
-        One of ``names`` is no input's name, or is the name of several inputs.
+        One of ``names`` is not the name of an input, or is the name of several inputs.
     """
     pairs = [*enumerate(inputs)]
     found: list[int] = []
@@ -305,7 +316,7 @@ def spelt(name: str, value: str = "") -> str:
 
 
 def spelt_all(names: Collection[str]) -> str:
-    """Options as they are written on the command line: first those with a flag of their own, then those set with ``--set``."""
+    """Options as they are written on the command line: first those with a flag of their own, then those of ``--set``."""
     chosen = [option for name, option in OPTIONS.items() if name in names]
     settings = ", ".join(option.label for option in chosen if not option.flag)
     flags = [option.flag for option in chosen if option.flag]
@@ -325,6 +336,7 @@ class UserSizes(NamedTuple):
     """Shapes of values, by name."""
 
 
+#: The user gives no sizes.
 NO_USER_SIZES = UserSizes({}, {})
 
 
@@ -341,7 +353,7 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
     Raises
     ------
     UsageError
-        ``given`` is something else, a string is not ``NAME=SIZES``, or one name has two different values.
+        ``given`` is neither, a string is not of the form ``NAME=SIZES``, or one name has two different values.
     """
     if given is None:
         return ()

@@ -1,4 +1,5 @@
-"""Reads files that contain a problem already: those of ``stowplan convert``, of any kind, and CSV files of buffers to pack."""
+"""Reads files that contain a problem already: JSON files of any kind, as ``stowplan convert`` writes them, and CSV files of
+buffers to pack."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import difflib
 
 from stowplan import files, kinds
 from stowplan.errors import InputError
+from stowplan.file_uses import use_of
 from stowplan.frontends.formats import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
 from stowplan.models.packing import csv_files
@@ -17,7 +19,7 @@ _EXPECTED = (
     "or a data-flow graph of nodes and edges"
 )
 
-#: Message for a list of nodes by CGRA-Mapper, which has no distances; guessing them would make another loop.
+#: Error message for a list of nodes by CGRA-Mapper. It has no distances, and guessed distances would make it another loop.
 _OPENCGRA = (
     "found a graph by CGRA-Mapper for OpenCGRA, which does not say which of its edges (pre, succ) are of an earlier iteration; "
     "expected a data-flow graph in JSON (NetworkX, Morpher) or DOT, its edges with distances (docs/reference/loop-bodies.md)"
@@ -42,13 +44,16 @@ def _kind(source: Source) -> kinds.BaseKind:
         return kind
     if b'"JSON_opt"' in data and not declared:
         raise InputError(_OPENCGRA, source=source.path)
+    place = None if declared is None else "format"
+    if use := use_of(declared, source.path):
+        raise InputError(f"found format {declared!r}, expected an input: this is {use}", source=source.path, place=place)
     meant = difflib.get_close_matches(declared or "", (*kinds.formats("problem"), *_OTHERS), 1)
     expected = repr(meant[0]) if meant else _EXPECTED
-    place = None if declared is None else "format"
     raise InputError(f"found {files.describe(data)}, expected {expected}", source=source.path, place=place)
 
 
 def _is_input(source: Source) -> bool:
+    """Whether a JSON file in a folder is a problem."""
     return kinds.of_format(files.peek_format(source.data or b""), "problem") is not None
 
 

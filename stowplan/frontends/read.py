@@ -9,7 +9,7 @@ from typing import Any
 
 from stowplan import files, kinds
 from stowplan.arguments import size
-from stowplan.errors import UsageError
+from stowplan.errors import InputError, UsageError
 from stowplan.frontends.formats import InputFormat, Opened, Source, TargetFamily, check_name, format_of, formats, look
 from stowplan.frontends.options import ReadOptions, spelt, spelt_all
 from stowplan.log import UnmodelledWarning, collecting_unmodelled, unmodelled_lines
@@ -50,14 +50,14 @@ def read(
         device with several memories; a data-flow graph (JSON or DOT); a memory snapshot of PyTorch; or a CSV file of buffers to
         pack. All of them may be compressed with gzip.
     target
-        Name of a target, or path of a target file. Problems, graphs, snapshots and CSV files need none.
+        Name of a target, or path of a target file. Problem files, graphs in JSON, snapshots and CSV files need none.
     capacity
         Bytes, or text such as ``"1.5 MiB"``: the size of fast memory, or of the fastest tier, instead of the target's; for
         packing, the bytes into which all buffers must fit; for rematerialization, the bytes that may be live at once.
     cost_model, stalls
-        Override those of the target; see :func:`stowplan.hardware.costs.make_problem`.
+        Replace the cost model and the rule about stalls of the target; see :func:`stowplan.hardware.costs.make_problem`.
     donation, evictions, prefetches
-        For compiled programs: freedoms that XLA's plans use. ``donation="tied"`` makes one tensor of a donated parameter and
+        For compiled programs: rules that plans of XLA follow. ``donation="tied"`` makes one tensor from a donated parameter and
         the output in its storage. ``evictions="between_steps"`` allows a copy to slow memory between two steps.
         ``prefetches="sliced"`` allows copies to fast memory in several slices.
     cycles
@@ -70,13 +70,15 @@ def read(
         For networks; ``precision`` also for graphs with a target that has banks. See
         :class:`stowplan.frontends.options.ReadOptions`.
     dim, shape
-        Sizes that an ONNX model leaves open, such as ``{"batch": 1}``, and shapes of values, such as
-        ``{"x": (1, 3, 224, 224)}``; or the texts of the command line. ``dim`` also applies to programs of ``torch.export``.
+        Sizes of symbolic dimensions of an ONNX model, such as ``{"batch": 1}``, and shapes of its values, such as
+        ``{"x": (1, 3, 224, 224)}``; or the texts of the command line, such as ``["batch=1"]``. ``dim`` also applies to programs
+        of ``torch.export``.
     keep
-        For graphs with the targets ``order`` and ``arena``: inputs that must be preserved.
+        For graphs of operators: names of inputs whose bytes must not be overwritten before the program ends.
     in_place
-        ``"elementwise"`` if the runtime writes the result of an element-wise operator over an operand, otherwise ``"none"``.
-        None means the former for the target ``order``, and the latter for ``arena``.
+        For graphs of operators: ``"elementwise"`` if the runtime writes the result of an element-wise operator over an operand,
+        otherwise ``"none"``. None means ``"elementwise"`` for the targets ``order`` and ``rematerialization``, and ``"none"``
+        for all others.
     replace_offline_plan
         For TensorFlow Lite models: whether tensors for which the model has offsets are planned again, except those of custom
         operators.
@@ -99,7 +101,7 @@ def read(
     Warns
     -----
     UnmodelledWarning
-        Something in the file is not modelled, or only in part.
+        A part of the file is not modelled, or not completely.
     """
     options = {name: value for name, value in locals().items() if name != "path"}
     if isinstance(capacity, str):
@@ -116,13 +118,22 @@ class NoTargetError(UsageError):
     Attributes
     ----------
     fitting
-        The families of targets for which the file can be read, that of its format first.
+        The families of targets for which the file can be read; the family of its format is the first one.
     """
 
     def __init__(self, path: str | Path, what: str, fitting: Sequence[TargetFamily]):
         self.fitting = tuple(fitting)
+        self._file = f"{path} is {what}"
         names = ", ".join(f"{family.example} ({family.answers})" for family in fitting)
         super().__init__(f"{path} is {what}: name a target such as {names}; stowplan targets lists all")
+
+    def for_kind(self, kind: str) -> UsageError:
+        """The error for a command that takes problems of a single kind, named in words: it lists only targets of this kind."""
+        names = [name for family in self.fitting if family.kind == kind for name in family.names()]
+        if not names:
+            return UsageError(f"{self._file}, of which no problem of {kind} can be made")
+        listed = names[0] if len(names) == 1 else f"with one of {', '.join(names)}, or the path of a target file"
+        return UsageError(f"{self._file} and no target is named, expected --target {listed}")
 
 
 def open_input(path: str | Path, options: ReadOptions) -> Opened:
@@ -131,12 +142,12 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
     Parameters
     ----------
     options
-        The parameters of :func:`read`.
+        The options, which are those of :func:`read`.
 
     Returns
     -------
     Opened
-        The problem, the program if the file is a compiled one, and a line for each thing that is not modelled.
+        The problem, the program if the file is a compiled program, and a line for each part of the file that is not modelled.
 
     Raises
     ------
@@ -159,7 +170,7 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
 
 
 def open_with(path: str | Path, options: ReadOptions) -> Opened:
-    """Like :func:`open_input`, but ignores options that do not apply to a file of this format; for suites of many formats."""
+    """Like :func:`open_input`, but ignores options that do not apply to a file of this format; for batches of many formats."""
     source = look(path, options.target)
     input_format = format_of(source)
     _check_target(path, source, input_format, options)
@@ -167,20 +178,26 @@ def open_with(path: str | Path, options: ReadOptions) -> Opened:
 
 
 def _check_target(path: str | Path, source: Source, input_format: InputFormat, options: ReadOptions) -> None:
-    """Raise NoTargetError if a target is needed and none was named; which options apply to a file may depend on its target."""
+    """Raises NoTargetError if a target is needed and none was named.
+
+    This is checked before the options, because the target may decide which options apply to a file.
+    """
     if input_format.targets is not None and options.target is None:
+        # The head of a damaged file is empty, too; reading it raises the error that says so.
+        if not files.head(path) and not files.read_bytes(path):
+            raise InputError("found an empty file, expected an input with content", source=path)
         raise NoTargetError(path, input_format.what, _fitting(source, input_format.targets))
 
 
 def _opened(source: Source, input_format: InputFormat, options: ReadOptions) -> Opened:
-    """Opens a file to which all of these options apply."""
+    """Opens a file to which all of these options apply, and collects warnings about parts that are not modelled."""
     with collecting_unmodelled() as places:
         opened = input_format.open(source, options)
     return opened._replace(warnings=unmodelled_lines(places))
 
 
 def _fitting(source: Source, own_family: TargetFamily) -> list[TargetFamily]:
-    """The families of targets for which a file can be read, that of its format first; raises InputError if there is none."""
+    """The families of targets for which a file can be read, with ``own_family``, that of its format, first."""
     fitting: list[TargetFamily] = []
     for candidate in formats():
         if candidate.targets is not None:
@@ -191,7 +208,7 @@ def _fitting(source: Source, own_family: TargetFamily) -> list[TargetFamily]:
 
 
 def only_target(path: str | Path, kind: str) -> str | None:
-    """The only target for which a file is read as a problem of a kind; None if there is none, or if there are several."""
+    """The name of the only target for which a file is read as a problem of a kind; None if there is none, or several."""
     source = look(path)
     own_family = format_of(source).targets
     fitting = [] if own_family is None else _fitting(source, own_family)
@@ -205,10 +222,10 @@ def read_plan(path: str | Path, problem: Any = None) -> Any:
     Parameters
     ----------
     path
-        JSON from ``stowplan solve -o``, possibly compressed with gzip; or another format that the kind of ``problem`` can read,
-        such as offsets in CSV.
+        Path of a JSON file that ``stowplan solve -o`` has written, possibly compressed with gzip; or path of a file in another
+        format that the kind of ``problem`` can read, such as offsets in CSV.
     problem
-        The plan's problem; needed for files that are not JSON.
+        The problem of the plan; needed only for files that are not JSON.
 
     Raises
     ------

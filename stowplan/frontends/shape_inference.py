@@ -1,7 +1,8 @@
 """Infers shapes of an ONNX model in a child process, because onnx's inference crashes the process on some models.
 
-The child process is started for the first model, and used for later ones. It waits at a pipe, and ends when its parent ends.
-Run as ``__main__``, this module is the child process. Large weights are not sent to it, because shapes do not depend on them.
+The child process is started for the first model, and used for later models as well. It waits for models at a pipe, and ends
+when its parent ends. If this module is run as ``__main__``, it is the child process. Large weights are not sent to the child,
+because shapes do not depend on them.
 """
 
 from __future__ import annotations
@@ -21,30 +22,34 @@ from stowplan.frontends import onnx_shapes
 
 #: Weights with more bytes than this are not sent, except for integers, from which shapes may be computed.
 _MAX_SENT = 1 << 15
-#: Fields of a tensor that contain its numbers.
+#: Fields of a tensor that contain its values.
 _NUMBERS = ("raw_data", "float_data", "int32_data", "string_data", "double_data", "uint64_data")
-#: The first byte of an answer.
+#: The first byte of an answer: inference succeeded or failed.
 _DONE, _FAILED = b"+", b"-"
 
 
 class _Process(ChildProcess):
-    """The child process, seen from its parent."""
+    """The child process, as its parent sees it."""
 
     def __init__(self) -> None:
         super().__init__("stowplan.frontends.shape_inference")
         self.parent = os.getpid()
+        """The process that started it."""
         self.is_busy = False
-        """Whether an answer is expected."""
+        """Whether it has not yet answered a request."""
 
     @property
     def is_ready(self) -> bool:
-        """Whether it is waiting for requests of this process, and not of a process from which this one was forked."""
+        """Whether it waits for a request of this process. It belongs to another process if this one was forked from that."""
         return self.parent == os.getpid() and self.is_alive and not self.is_busy
 
     def ask(self, data: bytes) -> bytes:
-        """Send a model; returns the findings as a line of JSON, followed by the model with its shapes.
+        """Sends a model; returns the findings as a line of JSON, followed by the model with its shapes.
 
-        Raises the errors of :func:`infer`.
+        Raises
+        ------
+        InputError
+            Inference refused the model, or crashed on it.
         """
         self.is_busy = True
         try:
@@ -60,18 +65,20 @@ class _Process(ChildProcess):
         return answer[1:]
 
     def close(self) -> None:
-        """Kill the process and close the pipes."""
+        """Ends the process if this process has started it, and closes the pipes."""
         if self.parent == os.getpid():
             self.end()
         super().close()
 
 
+#: Held while a request is answered, because the child process answers one request at a time.
 _lock = threading.Lock()
+#: The child process; empty if none has been started.
 _kept: list[_Process] = []
 
 
 def start() -> None:
-    """Start the child process in the background, unless it is running.
+    """Starts the child process in the background, unless it is running.
 
     Raises
     ------
@@ -83,9 +90,9 @@ def start() -> None:
 
 
 def infer(model: Any) -> tuple[Any, onnx_shapes.Findings]:
-    """Infers the shapes of a model; returns a copy with all shapes, and findings about declared shapes.
+    """Infers the shapes of a model; returns a copy with all shapes that are known, and findings about declared shapes.
 
-    Large weights are moved from the model to the copy.
+    Large weights are moved from ``model`` to the copy.
 
     Raises
     ------
@@ -119,12 +126,13 @@ def _ready() -> _Process:
 
 @atexit.register
 def _end() -> None:
+    """Ends the child process."""
     while _kept:
         _kept.pop().close()
 
 
 def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
-    """Serve requests until there are no more; this runs in the child process."""
+    """Answers requests until there are no more. This function runs in the child process."""
     import onnx
 
     warnings.simplefilter("ignore")

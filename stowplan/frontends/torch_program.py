@@ -1,6 +1,8 @@
 """Nodes, arguments and tensors of ``torch.fx`` graphs; all front ends for programs of ``torch.export`` use this module.
 
-Torch is imported only when a model or program is read.
+A *storage* is the bytes that a tensor shares with its views. A *fake tensor* has a shape, a type and a storage, but no data. A
+*higher-order* operator, such as ``cond``, runs graphs that are its arguments. Torch is imported only when a model or program is
+read.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from stowplan.log import warn_unmodelled
 _KNOWN = load_facts("torch")["programs"]
 #: Namespaces of operators that need no significant memory besides their operands and results.
 _NAMESPACES = frozenset(_KNOWN["namespaces"].split())
-#: ATen operators that run as several others if no kernel fuses them, by the names of their schemas.
+#: Names of the schemas of ATen operators that run as several other operators if no kernel fuses them.
 _SEVERAL = frozenset(f"aten::{name}" for name in _KNOWN["several"].split())
 
 
 def import_torch(what: str) -> Any:
-    """Imports torch; raises MissingDependencyError if it is not installed, with ``what`` as the feature that needs it."""
+    """Imports torch and returns it; raises MissingDependencyError, which says that ``what`` needs it, if it is missing."""
     try:
         import torch
     except ImportError as error:
@@ -41,7 +43,7 @@ def stored_inputs(program: Any) -> set[str]:
     }
 
 
-#: A key of a storage that stands for the state of the random number generator; operators that draw numbers overwrite it.
+#: The key of a storage that represents the state of the random number generator. Operators that draw numbers overwrite it.
 RANDOM = -1
 
 
@@ -54,19 +56,19 @@ def static_shape(tensor: Any, place: str) -> tuple[int, ...]:
 
 
 class UpperBounds:
-    """Upper bounds of symbolic sizes in a program. It is planned for the largest sizes, as ExecuTorch does.
+    """Upper bounds of symbolic sizes in a program, which is planned for its largest sizes, as in ExecuTorch.
 
     Parameters
     ----------
     program
         A ``torch.export.ExportedProgram``.
     dims
-        Bounds by the names of symbolic sizes, instead of the program's own; they must not be larger.
+        Bounds that the user gives instead of the program's own, by the names of symbolic sizes.
 
     Raises
     ------
     InputError
-        The program has no such name, or it forbids a bound.
+        The program has no symbolic size of a name in ``dims``, or a bound is outside of the range that the program allows.
     """
 
     def __init__(self, program: Any, dims: Mapping[str, int] | None = None):
@@ -85,7 +87,10 @@ class UpperBounds:
         self._ranges, self._user_names = ranges, set(dims or ())
 
     def of(self, extent: Any, place: str) -> int:
-        """The largest value of a size; raises InputError if it has no bound, with an example of what to type."""
+        """The largest value of a size; raises InputError, with an example of the missing options, if it has no bound.
+
+        A warning names the bounds of the program that are used.
+        """
         if type(extent) is int:
             return extent
         expression = getattr(getattr(extent, "node", None), "expr", None)
@@ -93,7 +98,7 @@ class UpperBounds:
         if expression is None or not names <= {str(symbol) for symbol in self._ranges}:
             raise InputError(f"found the size {extent}, expected one whose bounds the program has", place=place)
         if (bound := self._upper(expression)) is None:
-            # Unbounded sizes of inputs are reported together; those that depend on data, one by one as they occur.
+            # All sizes of inputs without a bound are reported together; sizes that depend on data are reported one by one.
             missing = {str(symbol) for symbol in self._ranges if self._upper(symbol) is None}
             typed = " ".join(f"--dim {name}=128" for name in sorted(missing) if name in names or name.startswith("s"))
             raise InputError(f"found no upper bound of the size {extent}, expected one, for example: {typed}", place=place)
@@ -110,10 +115,11 @@ class UpperBounds:
             return number
 
     def bytes(self, tensor: Any, place: str) -> int:
-        """The largest number of bytes of a tensor's elements."""
+        """The largest number of bytes of a tensor's elements; raises InputError if a size has no bound."""
         return math.prod(self.of(extent, place) for extent in tensor.shape) * int(tensor.element_size())
 
     def _upper(self, expression: Any) -> int | None:
+        """The upper bound of an expression of symbolic sizes; None if there is none."""
         from torch.utils._sympy.value_ranges import bound_sympy
 
         upper = bound_sympy(expression, self._ranges).upper
@@ -122,14 +128,17 @@ class UpperBounds:
 
 
 def arguments(node: Any) -> Iterator[tuple[Any, Any]]:
-    """Pairs of a schema's argument and its value in a node, in the order of the schema; none if the operator has no schema."""
+    """Yields pairs of an argument of the schema and its value in a node, in the order of the schema.
+
+    There are none if the operator has no schema. The value is None if the node does not give the argument.
+    """
     for at, argument in enumerate(getattr(schema_of(node), "arguments", ())):
         yield argument, node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
 
 
 def schema_of(node: Any) -> Any:
     """The schema of a node's operator; None if it has none."""
-    # Operators of ExecuTorch's edge dialect wrap those of torch.
+    # An operator of ExecuTorch's edge dialect is a wrapper of one of torch.
     return getattr(node.target, "_schema", None) or getattr(getattr(node.target, "_op", None), "_schema", None)
 
 
@@ -141,10 +150,10 @@ def is_written(argument: Any) -> bool:
 class FakeRun:
     """Runs the nodes of a graph one by one on fake tensors, which have no data.
 
-    Tensors share a storage exactly if they do in a real run. The schema alone does not say that: an operator whose result may
-    be a view copies if strides, types or conjugation require it, and some operators return an operand without saying so. Values
-    in ``meta["val"]`` after ``torch.export.load`` do not share storages either. Results of higher-order operators are always
-    new, because torch does not let them return an operand.
+    Tensors share a storage exactly if they do in a real run. The schema alone does not say whether they do: an operator whose
+    result may be a view copies if strides, types or conjugation require it, and some operators return an operand although their
+    schema does not say so. Values in ``meta["val"]`` after ``torch.export.load`` do not help either, because they never share
+    storages. Results of higher-order operators are always new, because torch does not let them return an operand.
 
     Parameters
     ----------
@@ -164,15 +173,15 @@ class FakeRun:
         self._torch, self._module, self.bounds = torch, module, bounds
         self.mode = mode or FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
         self.values: dict[Any, Any] = {}
-        """From a node that has run to its value. As long as values are held, keys of storages are unique."""
+        """The value of each node that has run. Keys of storages are unique because all values are held here."""
 
     def run(self, node: Any) -> Any:
-        """Run a node whose arguments have run; returns its value.
+        """Runs a node whose arguments have run, and returns its value.
 
         Raises
         ------
         InputError
-            The node cannot run although its result may be a view, or a tensor has no storage, as is the case for sparse ones.
+            The node cannot run although its result may be a view, or a tensor is not strided, for example a sparse one.
         """
         torch = self._torch
         if node.op == "get_attr":
@@ -193,7 +202,7 @@ class FakeRun:
         return value
 
     def view(self, node: Any, viewed: Any) -> Any:
-        """The value of a node that copies another node's elements, as a view: its own shape with the other node's storage."""
+        """Runs a node that copies another node's elements, and returns its value as a view of that node's storage."""
         copy, base = self.run(node), self.values[viewed]
         with self.mode:
             view = self._torch.as_strided(base, copy.shape, copy.stride(), base.storage_offset())
@@ -201,10 +210,11 @@ class FakeRun:
         return view
 
     def with_values(self, arguments: Any) -> Any:
-        """Arguments of a node with the values of nodes instead of the nodes."""
+        """The arguments of a node, with the values of nodes in place of the nodes."""
         return self._torch.fx.node.map_arg(arguments, self.values.__getitem__)
 
     def _call(self, node: Any) -> Any:
+        """The value of a node's operator on fake tensors; a fresh value if it cannot run and its schema has no views."""
         args, keywords = self.with_values((node.args, node.kwargs))
         try:
             with self.mode, self._torch.no_grad():
@@ -218,7 +228,7 @@ class FakeRun:
             return self._fresh(node)
 
     def _fresh(self, node: Any) -> Any:
-        """A value like the one in the node's ``meta``, in which each tensor has its own storage."""
+        """A value like the one in the node's ``meta``, in which each tensor has a storage of its own."""
         torch = self._torch
 
         def like(tensor: Any) -> Any:
@@ -247,7 +257,10 @@ def is_higher_order(node: Any) -> bool:
 
 
 def warn_of_unknown(target: Any, place: str) -> None:
-    """Warn of an operator that may need uncounted memory: a custom one, one that runs graphs, or one that runs as several."""
+    """Warns of an operator that may need memory that is not counted.
+
+    Its namespace is unknown, or it may run as several operators.
+    """
     if getattr(target, "namespace", "aten") not in _NAMESPACES:
         warn_unmodelled(f"what {target} allocates beside its results is not counted", place)
     elif getattr(getattr(target, "_schema", None), "name", "") in _SEVERAL:
@@ -267,7 +280,7 @@ def tensors_of(value: Any) -> list[Any]:
 
 
 def storage_key(tensor: Any) -> int:
-    """A key that is equal for two tensors if they share a storage, as long as both are held."""
+    """A key of a tensor's storage. As long as both tensors exist, two tensors have the same key exactly if they share it."""
     return int(tensor.untyped_storage()._cdata)
 
 
@@ -277,19 +290,30 @@ class EffectOrder:
     Attributes
     ----------
     precedences
-        Pairs of operators, the first of which runs before the second.
+        Pairs of operator numbers, of which the first operator runs before the second; a dictionary that is used as an ordered
+        set.
     overwritten
-        Keys of storages that some operator overwrites.
+        Keys of storages that an operator overwrites.
     """
 
     def __init__(self) -> None:
         self.precedences: dict[tuple[int, int], None] = {}
         self.overwritten: set[int] = set()
         self._touching: dict[int, list[int]] = {}
-        """From a storage to the operators that use it, from the last one that overwrote it on."""
+        """For each storage, by its key, the last operator that overwrote it and the operators that have used it since then."""
 
     def add(self, number: int, touched: Iterable[int], overwritten: Collection[int]) -> None:
-        """Add the next operator of the graph, with the keys of the storages that it uses, and of those that it overwrites."""
+        """Adds the next operator of the graph.
+
+        Parameters
+        ----------
+        number
+            Number of the operator.
+        touched
+            Keys of the storages that it uses, including those that it overwrites.
+        overwritten
+            Keys of the storages that it overwrites.
+        """
         for key in touched:
             others = self._touching.setdefault(key, [])
             if key in overwritten:
@@ -302,10 +326,13 @@ class EffectOrder:
 
 
 def is_random(node: Any) -> bool:
-    """Whether two runs of a node may give different values. Attention without dropout draws no random numbers."""
+    """Whether two runs of a node may give different values, because its operator draws random numbers.
+
+    Attention does not count if it has no dropout.
+    """
     import torch
 
-    # Operators of ExecuTorch's edge dialect wrap those of torch.
+    # An operator of ExecuTorch's edge dialect is a wrapper of one of torch.
     tags = (*getattr(node.target, "tags", ()), *getattr(getattr(node.target, "_op", None), "tags", ()))
     if torch.Tag.nondeterministic_seeded not in tags:
         return False

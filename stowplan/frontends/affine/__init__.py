@@ -1,7 +1,9 @@
 """Front ends that make affine programs: a builder for Python, HLO modules before optimization, and ONNX graphs.
 
-An affine program is a sequence of loop nests and operators whose indices are quasi-affine functions of loop indices. A file
-imports only files that come before it in this list:
+An affine program is a sequence of loop nests and operators. Its accesses are quasi-affine functions of loop indices: sums of
+indices, and of quotients and remainders of such sums by constants. Affine programs are the input of bank mapping, which chooses
+the dimension along which each tensor is spread over the banks of an on-chip memory. A module imports only modules that come
+before it in this list:
 
 - ``access``: how loop nests access their operands
 - ``builder``: builds affine programs in Python
@@ -36,23 +38,24 @@ PRECISIONS = {"fp16": 2, "bf16": 2, "int8": 1}
 
 
 def read_graph(path: str | Path, precision: str | None = None, user_sizes: UserSizes = NO_USER_SIZES) -> Program:
-    """Reads the affine program of an HLO or ONNX file, with all of its data movement.
+    """Reads the affine program of an HLO or ONNX file, including all operators that only move data.
 
     Parameters
     ----------
     path
-        Plain or gzip.
+        Path of a plain or gzip file.
     precision
-        Precision of all floating-point tensors, weights and activations alike; None for that of the file.
+        Precision of all floating-point tensors, weights and activations alike, one of :data:`PRECISIONS`; None for that of the
+        file.
     user_sizes
-        Sizes that the user gives for what an ONNX model leaves open.
+        Values that the user gives for sizes that an ONNX model does not fix.
 
     Raises
     ------
     UsageError
         The precision is unknown.
     InputError
-        The file is not valid; the message names the operator.
+        The file is not valid; the message names the line or the operator.
     """
     if precision is not None and precision not in PRECISIONS:
         raise UsageError(f"found precision {precision!r}, expected one of {', '.join(PRECISIONS)} for a graph")
@@ -88,11 +91,11 @@ FORMAT = InputFormat(
     what="a graph for a target with banks",
     suffixes=(".onnx", ".hlo", ".hlo.txt"),
     accepts=lambda source: frozenset({"target", "capacity", "precision", *(("dim", "shape") if is_onnx(source.path) else ())}),
-    # Only the target tells such a file from compiled programs and networks.
+    # Only the target distinguishes such a file from compiled programs and networks.
     matches=lambda source: source.data is None and source.target is not None and is_memory_target(source.target),
     open=_open,
     targets=TargetFamily(
-        "graphs to map to banks",
+        "graphs whose tensors are spread over banks",
         "bank mapping",
         "inferentia",
         "the dimension along which each tensor is spread over banks",

@@ -10,7 +10,10 @@ from stowplan.hardware.affine.program import Tensor
 
 
 class Index:
-    """A quasi-affine function of loop indices, such as ``2 * i + j // 3``; Python's operators build it."""
+    """A quasi-affine function of loop indices, such as ``2 * i + j // 3``; Python's operators build it.
+
+    Operators raise InputError, which names ``place``, if the function is not quasi-affine or a divisor is less than 1.
+    """
 
     def __init__(self, expression: Expression, extents: Extents, place: str):
         self.expression, self._extents, self._place = expression, extents, place
@@ -75,7 +78,7 @@ class Variable:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its dimensions."""
+        """Sizes of the dimensions of the tensor."""
         return self.tensor.shape
 
     def __getitem__(self, indices: Index | int | tuple[Index | int, ...]) -> tuple[Variable, tuple[Index | int, ...]]:
@@ -83,7 +86,11 @@ class Variable:
 
 
 def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
-    """The index in the source for an index in ``shape``, which has as many elements; both are in row-major order."""
+    """The element of an array of shape ``source`` that becomes each element of a reshaped array of shape ``shape``.
+
+    Returns one expression over the indices of the reshaped array for each dimension of the source. Both shapes have the same
+    number of elements, which are in row-major order.
+    """
     flat = constant(0)
     for at, size in enumerate(shape):
         flat = add(scale(flat, size), index(at), shape)

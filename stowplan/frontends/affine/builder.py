@@ -1,4 +1,8 @@
-"""Affine programs from Python: operators by name, or loop nests as functions of their indices.
+"""Builds affine programs in Python, from operators that are called by name and from loop nests that are functions of indices.
+
+An affine program consists of loop nests that copy data and of operators that compute
+(:mod:`stowplan.hardware.affine.program`). Tensors are represented by a :class:`~stowplan.frontends.affine.access.Variable`,
+which every method that adds an operator returns.
 
 >>> b = Builder("example")
 >>> x = b.input("x", (4, 6))
@@ -34,7 +38,11 @@ from stowplan.hardware.affine.program import (
 
 
 class Builder:
-    """Collects the statements of a program. Names are made unique; :meth:`build` checks the program."""
+    """Collects the statements of a program. Names are made unique; :meth:`build` checks the program.
+
+    ``item_bytes`` is the size of an element in bytes, for tensors that are added without a size of their own. Optional
+    parameters ``name`` are the names of the operators that are added.
+    """
 
     def __init__(self, name: str, item_bytes: int = 4):
         self.name, self._item_bytes = name, item_bytes
@@ -62,7 +70,7 @@ class Builder:
     # Tensors
 
     def tensor(self, shape: Sequence[int], name: str = "t", item_bytes: int | None = None) -> Variable:
-        """Adds a tensor that nothing writes yet."""
+        """Adds a tensor that no statement writes yet."""
         tensor = Tensor(self._unique(name, self._tensors), tuple(shape), item_bytes or self._item_bytes)
         self._tensors[tensor.name] = tensor
         return Variable(tensor)
@@ -100,12 +108,16 @@ class Builder:
 
         Parameters
         ----------
+        op
+            Name of the operation, from which the name of the statement is made.
+        extents
+            Number of iterations of each loop, outermost first.
         load
-            A function of the loop indices that returns the access that is read.
+            A function of the loop indices that returns the access that is read, such as ``lambda i, j: y[i, 2 * j]``.
         into
             The tensor that is written, or the shape of a new one.
         store
-            A function of the loop indices that returns the index that is written in ``into``.
+            A function of the loop indices that returns the indices of the element of ``into`` that is written.
 
         Raises
         ------
@@ -124,7 +136,7 @@ class Builder:
         return self.nest(name, op, Load(extents, (piece,)), target, expressions(where, place))
 
     def nest(self, name: str, op: str, load: Load, into: Variable, where: tuple[Expression, ...]) -> Variable:
-        """Adds a loop nest with finished accesses; ``name`` must be unique."""
+        """Adds a loop nest that writes the values of ``load`` to ``into`` at the indices ``where``; ``name`` must be unique."""
         self._names.add(name)
         self._statements.append(Copy(name, op, load, Store(into.name, where)))
         return into
@@ -132,26 +144,29 @@ class Builder:
     def _gathered(
         self, op: str, source: Variable, shape: Sequence[int], indices: Sequence[Expression], name: str = ""
     ) -> Variable:
-        """A new tensor that reads ``source`` at ``indices``, which are functions of its own indices."""
+        """Adds a tensor whose elements are read from ``source`` at ``indices``, which are functions of the new tensor's
+        indices."""
         target = self.tensor(shape, name or op, source.tensor.item_bytes)
         load = Load(target.shape, (Piece(source.name, tuple(indices)),))
         return self.nest(self._statement_name(name or op), op, load, target, identity(len(target.shape)))
 
     def _scattered(self, op: str, source: Variable, into: Variable, where: Sequence[Expression], name: str = "") -> Variable:
-        """Writes all elements of ``source`` to ``into`` at the indices ``where``."""
+        """Adds a loop nest that writes all elements of ``source`` to ``into`` at ``where``, functions of the source's
+        indices."""
         return self.nest(self._statement_name(name or op), op, whole(source.tensor), into, tuple(where))
 
     # Data movement
 
     def broadcast(self, source: Variable, shape: Sequence[int], dimensions: Sequence[int], name: str = "") -> Variable:
-        """Broadcasts: dimension ``k`` of the source becomes ``dimensions[k]`` of the result; sizes of 1 are repeated."""
+        """Broadcasts a tensor: dimension ``k`` of the source becomes ``dimensions[k]`` of the result, and sizes of 1 are
+        repeated."""
         indices = [
             constant(0) if size == 1 else index(dimension) for size, dimension in zip(source.shape, dimensions, strict=True)
         ]
         return self._gathered("broadcast", source, shape, indices, name)
 
     def repeat(self, source: Variable, times: int, axis: int, name: str = "") -> Variable:
-        """Repeats every element ``times`` times, next to each other along ``axis``."""
+        """Repeats every element ``times`` times along ``axis``, so that its copies are neighbours."""
         shape = [size * (times if at == axis else 1) for at, size in enumerate(source.shape)]
         indices = [floor_divide(index(at), times, shape) if at == axis else index(at) for at in range(len(shape))]
         return self._gathered("repeat", source, shape, indices, name)
@@ -163,18 +178,24 @@ class Builder:
         return self._gathered("tile", source, shape, indices, name)
 
     def transpose(self, source: Variable, order: Sequence[int], name: str = "") -> Variable:
-        """Transposes: dimension ``k`` of the result is ``order[k]`` of the source."""
+        """Transposes a tensor: dimension ``k`` of the result is ``order[k]`` of the source."""
         indices = [index(list(order).index(at)) for at in range(len(source.shape))]
         return self._gathered("transpose", source, [source.shape[at] for at in order], indices, name)
 
     def reverse(self, source: Variable, axes: Sequence[int], name: str = "") -> Variable:
-        """Reverses the order of elements along ``axes``."""
+        """Reverses the order of the elements along each of ``axes``."""
         shape = source.shape
         indices = [add(constant(shape[at] - 1), index(at), shape, -1) if at in axes else index(at) for at in range(len(shape))]
         return self._gathered("reverse", source, shape, indices, name)
 
     def reshape(self, source: Variable, shape: Sequence[int], name: str = "") -> Variable:
-        """Gives another shape to the same elements in row-major order."""
+        """Gives a tensor another shape; the elements keep their row-major order.
+
+        Raises
+        ------
+        InputError
+            The shape has another number of elements.
+        """
         if prod(shape) != source.tensor.elements:
             place = f"operator {name or 'reshape'}"
             raise InputError(
@@ -191,7 +212,8 @@ class Builder:
         name: str = "",
         op: str = "slice",
     ) -> Variable:
-        """Selects every ``steps``-th element from ``starts`` up to, but not including, ``ends``."""
+        """Selects, in each dimension ``k``, every ``steps[k]``-th element from ``starts[k]`` up to, but not including,
+        ``ends[k]``."""
         steps = steps or [1] * len(starts)
         shape = [-(-(end - start) // step) for start, end, step in zip(starts, ends, steps, strict=True)]
         indices = [
@@ -211,7 +233,7 @@ class Builder:
         return parts
 
     def concatenate(self, sources: Sequence[Variable], axis: int, name: str = "") -> Variable:
-        """Concatenates tensors along ``axis``; each is copied by a loop nest into one tensor."""
+        """Concatenates tensors along ``axis``: one loop nest for each of them copies it into the result."""
         total = sum(source.shape[axis] for source in sources)
         first = sources[0]
         shape = [total if at == axis else size for at, size in enumerate(first.shape)]
@@ -232,11 +254,11 @@ class Builder:
         value: Variable | float = 0.0,
         name: str = "",
     ) -> Variable:
-        """Pads with ``low`` and ``high`` elements outside and ``interior`` ones between elements; negative numbers cut elements
-        off.
+        """Pads a tensor. In dimension ``k``, ``low[k]`` elements come before the source, ``high[k]`` after it, and
+        ``interior[k]`` between any two of its elements.
 
-        All new elements have the same value, a constant or a scalar tensor. One loop nest fills the result, and another one
-        writes the source over it.
+        If ``low[k]`` or ``high[k]`` is negative, so many elements are cut off instead. All new elements have the same value, a
+        constant or a scalar tensor. One loop nest fills the result with it, and another one writes the source over it.
         """
         interior = interior or [0] * len(low)
         shape = [
@@ -278,16 +300,26 @@ class Builder:
         dynamic: Sequence[int] = (),
         item_bytes: Sequence[int] | None = None,
     ) -> list[Variable]:
-        """Adds any operator, described by the ways in which it may be spread over banks.
+        """Adds any operator, and returns its results.
 
         Parameters
         ----------
+        op
+            Name of the operation.
+        operands
+            Tensors, which are read completely in their own shape, or loads of tensors.
         shapes
             Shapes of the results.
         options
-            The ways in which operands and results may be spread over banks.
+            The bank rule: the ways in which operands and results may be spread over banks, the usual one first.
+        attributes
+            Parameters of the operation, such as strides.
+        restricted
+            Whether the hardware's compute unit imposes the bank rule, as for a convolution.
         dynamic
-            Indices of the operands that are read at run-time indices.
+            Positions of the operands from which the operator selects elements at run time.
+        item_bytes
+            Size of an element of each result, in bytes; by default that of the builder.
         """
         loads = tuple(
             operand if isinstance(operand, Load) else whole(operand.tensor, dynamic=at in dynamic)
@@ -301,7 +333,7 @@ class Builder:
         return results
 
     def elementwise(self, op: str, *operands: Variable, name: str = "", **attributes: Any) -> Variable:
-        """Adds an element-wise operator on operands of one shape."""
+        """Adds an element-wise operator; raises InputError if the operands do not have the same shape."""
         shape = operands[0].shape
         for operand in operands:
             if operand.shape != shape:
@@ -320,9 +352,15 @@ class Builder:
         batch: Sequence[tuple[int, int]] = (),
         name: str = "",
     ) -> Variable:
-        """A matrix product over pairs of dimensions:
+        """Adds a matrix product; raises InputError if the sizes of two paired dimensions differ.
 
-        by default the last one of the left and the first one of the right operand.
+        Parameters
+        ----------
+        contracting
+            Pairs of dimensions (of the left operand, of the right operand) that are summed over; by default the last dimension
+            of the left operand and the first one of the right operand that is not a batch dimension.
+        batch
+            Pairs of batch dimensions, each index of which has a product of its own.
         """
         contracting = contracting or [(len(left.shape) - 1, len(batch))]
         for one, two in (*contracting, *batch):
@@ -347,7 +385,8 @@ class Builder:
         groups: int = 1,
         name: str = "",
     ) -> Variable:
-        """Convolution of ``[batch, channels, height, width]`` by ``[outputs, channels / groups, height, width]``."""
+        """Adds a convolution of data ``[batch, channels, height, width]`` with a kernel ``[outputs, channels / groups, height,
+        width]``."""
         sizes = [
             (size + low + high - (width - 1) * spread - 1) // step + 1
             for size, width, (low, high), spread, step in zip(
@@ -377,7 +416,8 @@ class Builder:
         kind: str = "maximum",
         name: str = "",
     ) -> Variable:
-        """Reduces windows over all dimensions to one element each."""
+        """Adds a pooling operator, which reduces each window to one element; ``window``, ``strides`` and ``pads`` have an entry
+        for each dimension."""
         pads = pads or [(0, 0)] * len(window)
         shape = [
             (size + low + high - width) // step + 1
@@ -388,7 +428,7 @@ class Builder:
         return self.operator("pool", [data], [shape], options, attributes=attributes, restricted=True, name=name)[0]
 
     def reduce(self, data: Variable, dimensions: Sequence[int], kind: str = "add", name: str = "") -> Variable:
-        """Reduces dimensions by a sum, a maximum, or another ``kind``."""
+        """Adds a reduction over some dimensions by ``kind``, such as ``add`` or ``maximum``."""
         shape = [size for at, size in enumerate(data.shape) if at not in dimensions]
         options = rules.reduction(len(data.shape), dimensions)
         attributes = {"dimensions": tuple(dimensions), "kind": kind}

@@ -1,8 +1,12 @@
-"""Makes affine programs from HLO text before XLA's optimizations, with all of its data movement.
+"""Makes affine programs from HLO text before XLA's optimizations, including all instructions that only move data.
 
 Calls are inlined. Broadcasts, reshapes, transposes, slices, concatenations, pads and reversals become loop nests. Gathers and
-dynamic slices become operators that read an operand at run-time indices. All other instructions become operators with the ways
-in which they may be spread over banks. The order of the text is a valid order to run in, but not a schedule.
+dynamic slices become operators that read an operand at run-time indices. All other instructions become operators with a bank
+rule, which lists the ways in which operands and results may be spread over the banks of an on-chip memory. The order of the
+text is one in which the program can run, but it is not a schedule.
+
+A handler adds one instruction to the program, and returns its value. Handlers for instructions that move data are in
+:data:`MOVEMENT`, and handlers for those that compute are in :data:`OPERATORS`.
 """
 
 from __future__ import annotations
@@ -94,12 +98,12 @@ MOVEMENT: dict[str, Handler] = {
 }
 
 
-#: Opcodes of computations that combine two scalars, such as those of reductions.
+#: Opcodes by which a reduction may combine two scalars and keep this name as its kind; all other reductions are ``other``.
 _PLAIN_REDUCTIONS = ("add", "maximum", "minimum", "multiply")
 
 
 def elementwise(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
-    """An element-wise instruction on operands of one shape and scalars."""
+    """Adds an element-wise instruction, whose operands have the shape of the result or are scalars."""
     rank = len(dims(instruction))
     # A clamp may have scalar bounds, and a select a scalar predicate; scalars stay in one bank.
     options = tuple(
@@ -166,7 +170,8 @@ def _reduce_window(walk: Walk, instruction: Instruction, operands: list[Variable
 
 
 def reduce(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Value:
-    """A reduction of one or several arrays along dimensions, each with its initial value."""
+    """Adds a reduction of one or several arrays along the same dimensions. The second half of the operands are initial
+    values."""
     half = len(operands) // 2
     outputs = len(instruction.shape.leaves)
     if not half or len(operands) != 2 * half or outputs != half:
@@ -184,7 +189,7 @@ def reduce(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Va
 
 
 def _kind(walk: Walk, instruction: Instruction) -> str:
-    """The opcode that a reduction applies to two values."""
+    """The opcode that a reduction applies to two values, ``other`` if it is not one of a few."""
     if not instruction.called:
         raise instruction.error("found no to_apply, expected the computation that it reduces by")
     root = walk.module.computations[instruction.called[0]].root
@@ -192,31 +197,31 @@ def _kind(walk: Walk, instruction: Instruction) -> str:
 
 
 def _gather(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
-    """A gather of rows of a table; a dimension that is read completely may be spread over banks, in table and result."""
+    """Adds a gather of rows of a table. A dimension of which rows contain all elements may be spread over banks."""
     table = first_operand(instruction, operands, 2)
     rank = len(table.shape)
     offsets = numbers(instruction, "offset_dims", below=len(dims(instruction)))
-    kept_dimensions = _kept(instruction, rank, "collapsed_slice_dims", "operand_batching_dims")
+    window_dimensions = _remaining(instruction, rank, "collapsed_slice_dims", "operand_batching_dims")
     sizes = numbers(instruction, "slice_sizes")
     expect_one_for_each(instruction, "slice_sizes", sizes, table)
     options = [
         (dimension, UNSPREAD, offset)
-        for dimension, offset in _paired(instruction, "offset_dims", kept_dimensions, offsets)
+        for dimension, offset in _paired(instruction, "offset_dims", window_dimensions, offsets)
         if sizes[dimension] == table.shape[dimension]
     ]
     return walk.operator(instruction, operands, (*options, (UNSPREAD,) * 3), dynamic=(0,))[0]
 
 
 def _scatter(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
-    """A scatter of rows into a table; a dimension that updates cover completely may be spread over banks in all arrays."""
+    """Adds a scatter of rows into a table. A dimension of which rows contain all elements may be spread over banks."""
     if len(operands) != 3:
         return walk.operator(instruction, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
     rank = len(operands[0].shape)
     windows = numbers(instruction, "update_window_dims", below=len(operands[2].shape))
-    kept_dimensions = _kept(instruction, rank, "inserted_window_dims", "input_batching_dims")
+    window_dimensions = _remaining(instruction, rank, "inserted_window_dims", "input_batching_dims")
     options = [
         (dimension, UNSPREAD, update, dimension)
-        for dimension, update in _paired(instruction, "update_window_dims", kept_dimensions, windows)
+        for dimension, update in _paired(instruction, "update_window_dims", window_dimensions, windows)
         if operands[0].shape[dimension] == operands[2].shape[update]
     ]
     return walk.operator(instruction, operands, (*options, (UNSPREAD,) * 4), dynamic=(0,))[0]
@@ -250,16 +255,17 @@ def _iota(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Var
     return walk.operator(instruction, operands, options, attributes=attributes)[0]
 
 
-def _kept(instruction: Instruction, rank: int, *gone: str) -> list[int]:
-    """The dimensions that none of these attributes names."""
-    named = {dimension for name in gone for dimension in numbers(instruction, name, below=rank, needed=False)}
+def _remaining(instruction: Instruction, rank: int, *attributes: str) -> list[int]:
+    """The dimensions below ``rank`` that none of these attributes names."""
+    named = {dimension for name in attributes for dimension in numbers(instruction, name, below=rank, needed=False)}
     return [dimension for dimension in range(rank) if dimension not in named]
 
 
-def _paired(instruction: Instruction, name: str, kept_dimensions: list[int], values: list[int]) -> list[tuple[int, int]]:
-    if len(kept_dimensions) != len(values):
-        raise instruction.error(f"found {name}={{{listed(values)}}}, expected {len(kept_dimensions)} numbers")
-    return list(zip(kept_dimensions, values, strict=True))
+def _paired(instruction: Instruction, name: str, dimensions: list[int], values: list[int]) -> list[tuple[int, int]]:
+    """Pairs of a dimension and a number of the attribute ``name``; raises InputError if their counts differ."""
+    if len(dimensions) != len(values):
+        raise instruction.error(f"found {name}={{{listed(values)}}}, expected {len(dimensions)} numbers")
+    return list(zip(dimensions, values, strict=True))
 
 
 def _equal_dimensions(instruction: Instruction, one: Sequence[int], two: Sequence[int]) -> list[int]:
@@ -284,18 +290,25 @@ OPERATORS: dict[str, Handler] = {
 _HANDLERS = MOVEMENT | OPERATORS
 _SPREAD_ALIKE = ELEMENTWISE | {"copy"}
 
-#: Modules with more instructions, or that name more arrays, than this after calls are inlined are refused.
+#: After calls are inlined, a module may have at most so many instructions, and name at most so many arrays. Larger modules are
+#: refused.
 MAX_INSTRUCTIONS = 200_000
 MAX_ARRAYS = 1_000_000
 
 
 def read_affine_hlo(path: str | Path, float_bytes: int | None = None) -> Program:
-    """Reads and checks the program of a plain or gzip file of HLO text; raises InputError, which names the line or operator.
+    """Reads and checks the program of a plain or gzip file of HLO text.
 
     Parameters
     ----------
     float_bytes
         Size of all floating-point numbers in bytes; None for that of the file.
+
+    Raises
+    ------
+    InputError
+        The text is not valid, or an instruction is not supported (:func:`affine_program`); the message names the line or the
+        operator.
     """
     return affine_program(read_module(path), float_bytes)
 
@@ -311,7 +324,8 @@ def affine_program(module: HloModule, float_bytes: int | None = None) -> Program
     Raises
     ------
     InputError
-        An instruction is not supported, such as a while loop or a fusion. Compile without optimizations, or dump before them.
+        An instruction is not supported, such as a while loop or a fusion. Use the module that XLA dumps before its
+        optimizations.
     """
     with naming(module.source):
         return _program(Walk(module, float_bytes))
@@ -329,7 +343,8 @@ def _program(walk: Walk) -> Program:
 
 
 def _walk(walk: Walk, computation: Computation, arguments: list[Value] | None) -> Value:
-    """Walk through a computation; returns the value of its root. ``arguments`` are those of a call, None for the entry."""
+    """Adds the instructions of a computation; returns the value of its root. ``arguments`` are the operands of the call, and
+    None for the entry."""
     values: dict[str, Value] = {}
     for instruction in computation.instructions:
         check_reading()
@@ -341,6 +356,7 @@ def _walk(walk: Walk, computation: Computation, arguments: list[Value] | None) -
 
 
 def _value(walk: Walk, instruction: Instruction, operands: list[Value], arguments: list[Value] | None) -> Value:
+    """The value of an instruction, which is added to the program if it is an operation on arrays."""
     opcode = instruction.opcode
     if opcode == "parameter" and arguments is not None:
         return arguments[instruction.parameter_number or 0]

@@ -1,4 +1,7 @@
-"""The state of a walk through an HLO module: values of instructions, and the operators that are added to the program."""
+"""The state of a walk through an HLO module, which adds operators to an affine program, and functions on values and shapes.
+
+Handlers of instructions (:mod:`stowplan.frontends.affine.hlo`) receive a :class:`Walk`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from stowplan.hardware.affine.program import Option
 #: A value: an array, or a tuple of values.
 Value: TypeAlias = "Variable | tuple[Value, ...]"
 
-#: A function that adds an instruction to the program, from its operands.
+#: A function that adds an instruction with these operands to the program, and returns its value.
 Handler: TypeAlias = "Callable[[Walk, Instruction, list[Variable]], Variable]"
 
 #: Floating-point types, including those of 8 bits and less.
@@ -23,14 +26,14 @@ _FLOATS = re.compile(r"f64|f32|f16|bf16|f[48]e\w+")
 
 
 class Walk:
-    """The state of one walk through a module."""
+    """The state of one walk through a module: the program so far, which is in ``builder``."""
 
     def __init__(self, module: HloModule, float_bytes: int | None):
         self.module, self._float_bytes = module, float_bytes
         self.builder = Builder(module.name)
 
     def inputs(self, name: str, shape: Shape) -> Value:
-        """Add inputs of the program for all arrays of a shape."""
+        """Adds inputs of the program for all arrays of a shape; returns them as a value of this shape."""
         if isinstance(shape, TupleShape):
             return tuple(self.inputs(f"{name}.{number}", part) for number, part in enumerate(shape.parts))
         return self.builder.input(name, shape.dims, _item_bytes(shape, self._float_bytes))
@@ -46,7 +49,10 @@ class Walk:
         restricted: bool = False,
         dynamic: tuple[int, ...] = (),
     ) -> list[Variable]:
-        """Add an operator whose results are those of an instruction."""
+        """Adds an operator whose results are those of an instruction, and returns them.
+
+        The parameters are those of :meth:`~stowplan.frontends.affine.builder.Builder.operator`.
+        """
         shapes = [leaf for _, leaf in instruction.shape.leaves]
         return self.builder.operator(
             op or instruction.opcode,
@@ -61,7 +67,7 @@ class Walk:
         )
 
     def opaque(self, instruction: Instruction, operands: list[Variable]) -> Value:
-        """Add an operator about which nothing is known: all of its arrays must be in one bank."""
+        """Adds an operator about which nothing is known, so that each of its arrays must be in one bank."""
         outputs = len(instruction.shape.leaves)
         dynamic = tuple(range(len(operands)))
         results = self.operator(instruction, operands, rules.unspread(len(operands), outputs), dynamic=dynamic)
@@ -74,26 +80,27 @@ def leaves(value: Value) -> list[Variable]:
 
 
 def packed(shape: Shape, results: Iterator[Variable]) -> Value:
-    """The value with a shape that consists of these arrays in order."""
+    """The value of this shape whose arrays are the next of ``results``, in order."""
     if isinstance(shape, ArrayShape):
         return next(results)
     return tuple(packed(part, results) for part in shape.parts)
 
 
 def dims(instruction: Instruction) -> tuple[int, ...]:
-    """Dimensions of the array that an instruction returns."""
+    """Sizes of the dimensions of the array that an instruction returns; its shape must not be a tuple."""
     assert isinstance(instruction.shape, ArrayShape)
     return instruction.shape.dims
 
 
 def _item_bytes(shape: ArrayShape, float_bytes: int | None) -> int:
+    """Bytes of an element, at least 1; ``float_bytes`` replaces the size of floating-point elements."""
     if float_bytes is not None and _FLOATS.fullmatch(shape.dtype):
         return float_bytes
     return max(1, shape.bytes // shape.elements) if shape.elements else 1
 
 
 def fits(value: Value, shape: Shape) -> bool:
-    """Whether a value has the shape in the text; other functions rely on it."""
+    """Whether a value has this shape. The walk checks it for every instruction, and handlers rely on it."""
     if isinstance(value, Variable):
         return isinstance(shape, ArrayShape) and tuple(value.shape) == shape.dims
     return (
@@ -114,14 +121,14 @@ def listed(values: Sequence[int]) -> str:
 
 
 def first_operand(instruction: Instruction, operands: list[Variable], count: int | None = 1) -> Variable:
-    """The first operand; raises InputError if the number of operands is not ``count`` (None: if there is no operand)."""
+    """The first operand; raises InputError if there are not exactly ``count`` operands or, if that is None, no operand."""
     if len(operands) != count if count is not None else not operands:
         raise instruction.error(f"found {len(operands)} operands, expected {count or 'one or more'}")
     return operands[0]
 
 
 def expect_one_for_each(instruction: Instruction, name: str, values: list[int], operand: Variable) -> None:
-    """Raise InputError unless there is one number for each dimension."""
+    """Raises InputError unless the attribute ``name`` has one number for each dimension of the operand."""
     if len(values) != len(operand.shape):
         raise instruction.error(
             f"found {name}={{{listed(values)}}}, expected {len(operand.shape)} numbers, one for each dimension"

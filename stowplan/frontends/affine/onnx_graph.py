@@ -1,9 +1,14 @@
-"""Makes affine programs from ONNX graphs. Values of weights are not needed, but shapes, and numbers from which they are
-computed, are.
+"""Makes affine programs from ONNX graphs.
 
-Operators that move data become loop nests; operators that compute have the ways in which they may be spread over banks.
-Operands that are broadcast, as in the ``Add`` of a matrix and a row, are read through a broadcasting load, so that no tensor is
-repeated for them.
+The values of weights need not be in the file. All shapes must be fixed, and constants that shapes or slices depend on must be
+in the file.
+
+Operators that move data become loop nests. Operators that compute get a bank rule, which lists the ways in which operands and
+results may be spread over the banks of an on-chip memory. An operand that is broadcast, as in the ``Add`` of a matrix and a
+row, is read through a broadcasting load, so that no tensor is repeated for it.
+
+A handler adds one node to the program; ``options`` are the attributes of the node. Handlers for nodes that move data are in
+:data:`MOVEMENT`, and handlers for those that compute are in :data:`OPERATORS`.
 """
 
 from __future__ import annotations
@@ -143,7 +148,7 @@ def _tile(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 
 def _gather(walk: Walk, node: Any, options: dict[str, Any]) -> None:
-    """A gather of one element by a constant index is a slice; all others read a table at run-time indices."""
+    """Adds a gather. With a single constant index it is a slice; all others read a table at run-time indices."""
     table = walk.inputs(node, 1)[0]
     walk.expect(node, walk.has(node, 1), "no indices", "an input of them")
     axis = walk.axis(node, options.get("axis", 0), len(table.shape))
@@ -156,11 +161,11 @@ def _gather(walk: Walk, node: Any, options: dict[str, Any]) -> None:
         walk.values[node.output[0]] = walk.builder.reshape(part, walk.shape(node.output[0]), node.output[0])
         return
     rows = walk.variable(node.input[1])
-    grown = len(rows.shape) - 1
+    added = len(rows.shape) - 1
     rank = len(walk.shape(node.output[0]))
-    walk.expect(node, rank == len(table.shape) + grown, f"a result of {rank} dimensions", str(len(table.shape) + grown))
-    options_of = [(at, UNSPREAD, at if at < axis else at + grown) for at in range(len(table.shape)) if at != axis]
-    walk.operator(node, [table, rows], [*options_of, (UNSPREAD,) * 3], dynamic=(0,))
+    walk.expect(node, rank == len(table.shape) + added, f"a result of {rank} dimensions", str(len(table.shape) + added))
+    ways = [(at, UNSPREAD, at if at < axis else at + added) for at in range(len(table.shape)) if at != axis]
+    walk.operator(node, [table, rows], [*ways, (UNSPREAD,) * 3], dynamic=(0,))
 
 
 MOVEMENT: dict[str, Handler] = {
@@ -187,6 +192,7 @@ def _elementwise(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 
 def _broadcasting(walk: Walk, node: Any, source: Variable, shape: tuple[int, ...]) -> Load:
+    """A load of ``source`` that broadcasts it to ``shape``; raises InputError if it does not broadcast to this shape."""
     new_dimensions = len(shape) - len(source.shape)
     fits = new_dimensions >= 0 and all(one in (1, two) for one, two in zip(source.shape, shape[new_dimensions:], strict=True))
     walk.expect(node, fits, f"an operand of shape {list(source.shape)}", f"one that broadcasts to {list(shape)}")
@@ -254,6 +260,7 @@ def _pool(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     data = walk.inputs(node, 1)[0]
     walk.expect(node, len(data.shape) > 1, f"an operand of shape {list(data.shape)}", "two dimensions or more")
     if node.op_type.startswith("Global"):
+        # A pooled dimension of size 1 counts as a window of 2, because dimensions with a window of 1 may be spread over banks.
         window = [max(2, size) for size in data.shape[2:]]
     else:
         window = walk.ints(node, options, "kernel_shape", len(data.shape) - 2)
@@ -263,7 +270,7 @@ def _pool(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 
 def _batch_normalization(walk: Walk, node: Any, options: dict[str, Any]) -> None:
-    """An element-wise operator; scale, offset, mean and variance are indexed by the channel."""
+    """Adds an element-wise operator, which reads scale, offset, mean and variance at the index of the channel."""
     data, *others = walk.inputs(node, 5)
     walk.expect(node, len(data.shape) > 1, f"an operand of shape {list(data.shape)}", "two dimensions or more")
     for other in others:
@@ -274,6 +281,7 @@ def _batch_normalization(walk: Walk, node: Any, options: dict[str, Any]) -> None
 
 
 def _along_axis(walk: Walk, node: Any, options: dict[str, Any]) -> None:
+    """Adds an operator such as ``Softmax``, which combines elements along some dimensions, so that these are not spread."""
     data = walk.inputs(node, 1)[0]
     rank = len(data.shape)
     # Before version 13, Softmax reduced all dimensions from the axis on.
@@ -320,19 +328,19 @@ def read_affine_onnx(path: str | Path, float_bytes: int | None = None, user_size
     Parameters
     ----------
     path
-        Plain or gzip.
+        Path of a plain or gzip file.
     float_bytes
         Size of all floating-point numbers in bytes; None for that of the file.
     user_sizes
-        Sizes that the user gives for what the model leaves open.
+        Values that the user gives for sizes that the model does not fix.
 
     Raises
     ------
     MissingDependencyError
-        Onnx is not installed.
+        The package onnx is not installed.
     InputError
-        The file is no ONNX model, shapes are not fixed, or the numbers of a slice or pad are not in the file; the message names
-        the operator.
+        The file is no ONNX model, a shape is not fixed, or the numbers of a slice or a padding are not in the file; the message
+        names the operator.
     """
     with naming(path):
         return _program(read_onnx_file(path, user_sizes), float_bytes)

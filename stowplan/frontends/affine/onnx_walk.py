@@ -1,4 +1,7 @@
-"""The state of a walk through an ONNX graph: its values, and the operators that are added to the program."""
+"""The state of a walk through an ONNX graph, which adds operators to an affine program.
+
+Handlers of nodes (:mod:`stowplan.frontends.affine.onnx_graph`) receive a :class:`Walk`.
+"""
 
 from __future__ import annotations
 
@@ -17,26 +20,27 @@ from stowplan.log import warn_unmodelled
 #: Names of ONNX's floating-point types.
 _FLOATS = re.compile("FLOAT|BFLOAT16|DOUBLE")
 
-#: A function that adds a node to the program, from its attributes.
+#: A function that adds a node with these attributes to the program.
 Handler: TypeAlias = "Callable[[Walk, Any, dict[str, Any]], None]"
 
 
 class Walk:
-    """The state of one walk through a graph whose shapes have been inferred."""
+    """The state of one walk through a graph whose shapes have been inferred: the program so far, which is in ``builder``."""
 
     def __init__(self, file: OnnxFile, float_bytes: int | None):
         self.file, self.onnx = file, file.onnx
         self._float_bytes = float_bytes
         self.builder = Builder(file.name)
         self.values: dict[str, Variable] = {}
+        """The tensors of the values so far, by name."""
         self._arrays: dict[str, Any] = {}
-        """Arrays of constants that have been read so far."""
+        """Arrays of the constants that have been read so far, by name; None for one whose numbers are not in the file."""
         for tensor in file.graph.sparse_initializer:
-            # A sparse tensor stores fewer values than it has elements.
+            # The stored values are fewer than the elements of the sparse tensor, so their shape is not that of the value.
             file.shapes[tensor.values.name] = None
 
     def _item_bytes(self, name: str) -> int:
-        """Bytes of an element of a value."""
+        """Bytes of an element of a value, at least 1."""
         bits = self.file.bits(name)
         if self._float_bytes is not None and _FLOATS.match(self.onnx.TensorProto.DataType.Name(self.file.types[name])):
             return self._float_bytes
@@ -45,7 +49,7 @@ class Walk:
         return -(-bits // 8)
 
     def keep(self, name: str, array: Any) -> None:
-        """Record the array of a constant."""
+        """Records the array of a constant, and its shape."""
         self._arrays[name], self.file.shapes[name] = array, array.shape
 
     def numbers(self, name: str) -> Any:
@@ -75,7 +79,13 @@ class Walk:
         return variable
 
     def integers(self, node: Any, at: int, attribute: Any = None) -> list[int]:
-        """Integers that are given as an attribute, or as a constant operand."""
+        """A list of integers: that of an attribute if there is one, otherwise that of the constant operand at position ``at``.
+
+        Raises
+        ------
+        InputError
+            The operand is not a constant in the file, or not a list of integers.
+        """
         if attribute is not None:
             return self.whole(node, attribute)
         name = node.input[at] if self.has(node, at) else ""
@@ -87,7 +97,7 @@ class Walk:
         return self.whole(node, constant.reshape(-1).tolist())
 
     def whole(self, node: Any, given: Any) -> list[int]:
-        """A list of integers; raises InputError for anything else."""
+        """``given`` as a list; raises InputError if it is not a sequence of integers."""
         if not isinstance(given, Iterable) or isinstance(given, bytes) or not all(isinstance(number, int) for number in given):
             raise InputError(f"found {given!r}, expected whole numbers", place=self._place(node))
         return list(given)
@@ -95,7 +105,7 @@ class Walk:
     def ints(
         self, node: Any, options: dict[str, Any], name: str, count: int, default: Sequence[int] | None = None
     ) -> list[int]:
-        """``count`` integers of an attribute."""
+        """The integers of the attribute ``name``; raises InputError if there are not exactly ``count``."""
         given = options.get(name, default)
         if given is None:
             raise InputError(f"found no {name}, expected {count} numbers", place=self._place(node))
@@ -105,7 +115,13 @@ class Walk:
         return numbers
 
     def axis(self, node: Any, axis: Any, rank: int) -> int:
-        """A dimension below ``rank``; negative ones count from the end."""
+        """The dimension with the number ``axis``, which counts from the end if it is negative.
+
+        Raises
+        ------
+        InputError
+            The number is not in ``[-rank, rank)``.
+        """
         if not isinstance(axis, int) or not -rank <= axis < rank:
             raise InputError(f"found the axis {axis!r}, expected -{rank} to {rank - 1}", place=self._place(node))
         return axis % rank
@@ -115,14 +131,14 @@ class Walk:
         return len(node.input) > at and bool(node.input[at])
 
     def inputs(self, node: Any, least: int) -> list[Variable]:
-        """The first ``least`` operands, which the operator requires."""
+        """The first ``least`` operands, which the operator requires; raises InputError if one of them is missing."""
         if len(node.input) < least or not all(node.input[:least]):
             named = [name for name in node.input if name]
             raise InputError(f"found {len(named)} inputs, expected {least} or more", place=self._place(node))
         return [self.variable(name) for name in node.input[:least]]
 
     def expect(self, node: Any, holds: bool, found: object, expected: str) -> None:
-        """Raise InputError if a condition does not hold."""
+        """Raises InputError if a condition does not hold."""
         if not holds:
             raise InputError(f"found {found}, expected {expected}", place=self._place(node))
 
@@ -140,9 +156,13 @@ class Walk:
         restricted: bool = False,
         dynamic: Sequence[int] = (),
     ) -> None:
-        """Add an operator whose results are those of the node."""
+        """Adds an operator whose results are those of the node.
+
+        The parameters are those of :meth:`~stowplan.frontends.affine.builder.Builder.operator`. ``options`` have an entry for
+        one result, which applies to all of them.
+        """
         names = [name for name in node.output if name]
-        # Results that only training needs may have no shape; nothing reads them.
+        # Results that only training needs may have no shape, and are left out, because nothing reads them.
         names = [name for name in names if self.file.shapes.get(name) is not None] or names[:1]
         count = len(names)
         results = self.builder.operator(
@@ -159,7 +179,7 @@ class Walk:
         self.values.update(zip(names, results, strict=True))
 
     def opaque(self, node: Any) -> None:
-        """Add an operator about which nothing is known: all of its arrays must be in one bank."""
+        """Adds an operator about which nothing is known, so that each of its arrays must be in one bank, with a warning."""
         warn_unmodelled(f"a {node.op_type} is not modelled: what it reads and writes stands in one bank", self._place(node))
         operands = [self.variable(name) for name in node.input if name]
         self.operator(node, operands, rules.unspread(len(operands), 1), dynamic=tuple(range(len(operands))))

@@ -1,6 +1,8 @@
 """Front end for loop bodies as data-flow graphs, in JSON, in Graphviz DOT or in Python; lowers them to modulo scheduling.
 
-A file imports only files that come before it in this list:
+A *data-flow graph* has the instructions of one iteration of a loop, and an edge for each value that an instruction reads. The
+*machine* is an array of tiles, which are processing elements with links between them. The problem asks for a tile and a time
+for each instruction. A module imports only modules that come before it in this list:
 
 - ``balance``: makes paths equally long if delays are limited
 - ``op_table``: tables of operations with meaning, latency, class and tiles
@@ -39,14 +41,17 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options for reading a loop body, and rules of the machine for it. See docs/reference/loop-bodies.md."""
 
     rules: Rules = Rules()
+    """Variants of the machine's constraints."""
     inputs: str = "variables"
-    """How loads, inputs and constants are modelled: ``variables``, ``copies`` or ``instructions``."""
+    """How loads, inputs and constants are modelled: ``variables``, ``copies`` or ``instructions``
+    (:func:`~stowplan.frontends.dfg.lower.lower`)."""
     fuse: bool = False
     """Whether a multiplication that only one addition reads is fused with it."""
     fan_out: int | None = None
-    """The largest number of consumers of one value; further ones read it from relays.
+    """The largest number of consumers of one value; further consumers read it from relays, which are added instructions that
+    copy the value.
 
-    None: what the machine can do. 0: no relays.
+    None: as many consumers as the machine allows. 0: no relays.
     """
     memory: str = "instructions"
     """How loads and stores are modelled: ``instructions`` or ``asynchronous``."""
@@ -55,7 +60,7 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     fixed: str | None = None
     """Path of a file with fixed instructions: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``."""
     strict: bool = False
-    """Whether an operation that no op table has is an error rather than a generic operation."""
+    """Whether an operation that is in no op table is an error rather than a generic operation."""
     op_table: str | None = None
     """Path of a TOML file with the meaning and cost of operations, which takes precedence over the tables of this package."""
 
@@ -64,7 +69,7 @@ _YES_OR_NO = {"yes": True, "true": True, "on": True, "no": False, "false": False
 
 
 def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table: str | Path | None = None) -> LoopOptions:
-    """Parses options from texts ``NAME=VALUE`` and paths. The names are those of :data:`RULES`.
+    """Parses options from texts ``NAME=VALUE``, whose names are those of :data:`RULES`, and from paths of two files.
 
     Raises
     ------
@@ -84,6 +89,7 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table:
 
 
 def _value(name: str, text: str) -> Any:
+    """The value of a rule for which ``text`` stands; raises UsageError if the rule has no such value."""
     rule = RULES[name]
     if text.lower() in rule.words:
         return rule.words[text.lower()]
@@ -93,7 +99,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def values_of(rule: str) -> str:
-    """The values of a rule, in words."""
+    """The values that a rule may have, in words."""
     words, is_number = RULES[rule].words, RULES[rule].is_number
     if is_number:
         return "a number, 0 or more"
@@ -101,10 +107,10 @@ def values_of(rule: str) -> str:
 
 
 def describe_rule(name: str) -> str:
-    """What a rule means, its values and its default, in a sentence for lists of options."""
+    """The meaning of a rule, its values and its default, as text for lists of options."""
     rule = RULES[name]
     values = f" ({values_of(name)})" if rule.is_number or rule.words is _YES_OR_NO else ""
-    return f"{rule.meaning}{values}; by default {rule.default}."
+    return f"{rule.meaning}{values}. The default is {rule.default}."
 
 
 def _as_they_are(*words: str) -> dict[str, str]:
@@ -115,11 +121,11 @@ class Rule(NamedTuple):
     """A rule for the option ``--set``."""
 
     meaning: str
-    """Its meaning for lists of options, without a full stop. It explains each of the words, except yes and no."""
+    """Its meaning for lists of options, without a full stop. The text explains each of ``words``, except yes and no."""
     words: Mapping[str, Any]
-    """From words to the values for which they stand."""
+    """The words that may be given, with the values for which they stand."""
     is_number: bool = False
-    """Whether integers are allowed as well."""
+    """Whether integers that are not negative are allowed as well."""
     default: str = "no"
     """The default, in words."""
 
@@ -127,48 +133,58 @@ class Rule(NamedTuple):
 #: The rules by their names.
 RULES = {
     "max_delay": Rule(
-        "Maximum number of clocks that a value may wait at its consumer",
+        "Maximum number of clocks for which a value may wait at the instruction that reads it",
         {"none": None, "unlimited": None},
         is_number=True,
         default="unlimited",
     ),
-    "pass_through": Rule("Whether a value may take more than one link, through the tiles between them", _YES_OR_NO),
+    "pass_through": Rule(
+        "Whether a value may take more than one link, through the tiles (processing elements) between its producer and its "
+        "consumer",
+        _YES_OR_NO,
+    ),
     "starts": Rule(
-        "Which sources (instructions that wait for no result of the same iteration) must be on different tiles: all of them "
-        "(source), or only one from each connected part of the graph (flow)",
+        "Which sources must be on different tiles. A source is an instruction that reads no result of the same iteration. "
+        "source: no two sources may be on one tile. flow: this rule holds only for one source of each connected part of "
+        "the graph",
         _as_they_are("flow", "source"),
         default="flow",
     ),
     "siblings": Rule(
-        "Which instructions must be on different tiles: those that read the same value (consumers); these and also those "
-        "whose values are read by the same instruction (consumers_and_producers); or none (none)",
+        "Which instructions must be on different tiles. consumers: any two that read the same value. "
+        "consumers_and_producers: also any two whose values are read by the same instruction. none: there is no such rule",
         _as_they_are("consumers", "consumers_and_producers", "none"),
         default="consumers",
     ),
     "inputs": Rule(
-        "How loads, inputs and constants that read no other value are modelled: each as one variable in the memory of a "
-        "tile, on which all its readers must run (variables); as a separate variable for each reader (copies); or as "
-        "instructions (instructions)",
+        "How inputs, constants and loads that read no other value are modelled: each as one variable in the memory of a "
+        "tile, on which all instructions that read it must run (variables); as a separate variable for each instruction "
+        "that reads it (copies); or as an instruction (instructions)",
         _as_they_are(*get_args(Inputs)),
         default="variables",
     ),
-    "fuse": Rule("Whether a multiplication that only one addition reads is fused with it", _YES_OR_NO),
+    "fuse": Rule(
+        "Whether a multiplication and an addition become one instruction if only the addition reads the product", _YES_OR_NO
+    ),
     "fan_out": Rule(
-        "Maximum number of consumers of a value, where 0 means no maximum; further consumers read it from added copy "
-        "instructions",
+        "Maximum number of instructions that may read a value directly, where 0 means no maximum; further instructions "
+        "read it from added copy instructions",
         {},
         is_number=True,
-        default="what the target allows",
+        default="the number that the target allows",
     ),
-    "strict": Rule("Whether it is an error if neither op_table nor the package describes an operation", _YES_OR_NO),
+    "strict": Rule("Whether an operation is an error if neither the file of op_table nor the package describes it", _YES_OR_NO),
     "memory": Rule(
-        "How loads and stores are modelled: with the fixed latency of the target (instructions), or over its asynchronous "
-        "fabric, a network beside the links that has no fixed latency (asynchronous)",
+        "How loads and stores are modelled: as instructions with the fixed latency that the target states (instructions), "
+        "or as messages over the asynchronous fabric of the target, a network that connects all tiles and the memory but "
+        "has no fixed latency (asynchronous)",
         _as_they_are(*get_args(Memory)),
         default="instructions",
     ),
     "balance": Rule(
-        "Whether copy instructions are added to the shorter of two paths if max_delay allows no schedule otherwise", _YES_OR_NO
+        "Whether copy instructions are added to the shorter of two paths that end in the same instruction, if max_delay "
+        "allows no schedule otherwise",
+        _YES_OR_NO,
     ),
 }
 
@@ -181,13 +197,15 @@ def is_dot(path: str | Path) -> bool:
 def is_loop_body(path: str | Path, data: bytes | None, target: str | Path | None = None) -> bool:
     """Whether a file contains a data-flow graph.
 
-    Networks have nodes and edges as well, but their edges are pairs of numbers and their nodes have sizes. If that does not
-    decide it, the target does.
+    A JSON file with nodes and edges may also be a network of layers, but the edges of a network are pairs of numbers. If a
+    target is named, a file with nodes is a data-flow graph if the target is a machine with tiles that comes with this package.
 
     Parameters
     ----------
     data
-        Its contents if it is JSON; otherwise None.
+        Contents of the file if it is JSON; otherwise None.
+    target
+        Name of the target, if one is named.
     """
     if data is None:
         return is_dot(path)
@@ -206,12 +224,12 @@ def is_loop_body(path: str | Path, data: bytes | None, target: str | Path | None
 
 
 def is_array(target: str | Path) -> bool:
-    """Whether a target is the name of a machine with tiles."""
+    """Whether a target is the name of a machine with tiles that comes with this package."""
     return is_machine_name(str(target))
 
 
 def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -> Problem:
-    """Reads the problem of scheduling a graph on a machine.
+    """Reads a data-flow graph from a JSON or DOT file, and makes the problem of scheduling it on a machine.
 
     Raises
     ------
@@ -242,7 +260,7 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    """The problem with the fixed instructions of the file ``fixed`` instead of its own; its rules do not change."""
+    """The problem with fixed instructions that are read from the file ``changes["fixed"]`` in place of its own."""
     with naming(changes["fixed"]):
         return msgspec.structs.replace(problem, pins=read_pins(changes["fixed"]))
 
@@ -251,6 +269,8 @@ _FIXED = "a list of fixed instructions"
 
 
 class _Fixed(msgspec.Struct):
+    """The part of a graph file that fixes instructions."""
+
     fixed: tuple[Pin, ...] = ()
 
 
@@ -276,9 +296,9 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 
 
 def _claims(source: Source) -> bool | None:
-    """Whether a file is certainly a data-flow graph.
+    """Whether a file is certainly a data-flow graph (True), certainly a network (False), or neither is certain (None).
 
-    That the target is a machine is not enough, because networks have nodes, too.
+    The target does not count here, because a network with nodes could be named together with a machine, too.
     """
     if is_loop_body(source.path, source.data):
         return True
@@ -298,7 +318,7 @@ FORMAT = InputFormat(
         "a tile and a time for each instruction",
         load_machine,
         machine_names,
-        lambda array: f"{array.tiles} tiles, latency {array.latency}",
+        lambda array: f"{array.tiles} tiles, latency {array.latency} {'clock' if array.latency == 1 else 'clocks'}",
         lambda name, array: describe_machine(name),
     ),
     claims=_claims,

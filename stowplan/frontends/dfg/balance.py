@@ -1,10 +1,11 @@
-"""Makes paths equally long if delays are limited, by inserting instructions that pass a value on (op ``copy``) into shorter
-ones.
+"""Makes paths equally long if delays are limited, by inserting copy instructions, which pass a value on, into shorter paths.
 
-The number of copies for each value follows from a small integer program over the times of instructions and the initiation
-interval (II): with k copies between them, the difference of the times of producer and consumer is between the bounds for k + 1
-steps (:mod:`stowplan.models.modulo_scheduling.differences`). It minimizes the number of copies first, and the II second. Tiles
-and slots are not modelled, so that a balanced graph may still have no plan.
+The *delay* of a value is the number of clocks that it waits at its consumer. If the rules limit delays, two paths between the
+same instructions must take nearly the same time. The number of copies for each value follows from a small integer program over
+the times of instructions and the initiation interval (II). With k copies between a producer and a consumer, the difference of
+their times is bounded by the sum of the bounds for k + 1 steps from one instruction to the next
+(:mod:`stowplan.models.modulo_scheduling.differences`). The program minimizes the number of copies first, and the II second.
+It does not model tiles and slots, so that a balanced graph may still have no plan.
 """
 
 from __future__ import annotations
@@ -31,14 +32,15 @@ _WORK = 1.0
 _SECONDS = 300.0
 
 
-def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lambda copies: copies) -> Problem:
-    """The problem with copies, if limits on delays make every II impossible without; otherwise, or if copies do not help,
-    itself.
+def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lambda copy: copy) -> Problem:
+    """The problem with copy instructions (op ``copy``), if limits on delays refute every II of the problem without them.
+
+    If not every II is refuted, or if no numbers of copies help, the problem itself is returned.
 
     Parameters
     ----------
     fill
-        Sets the latency and the tiles of a copy.
+        Returns a copy instruction with its latency and tiles set.
     """
     if problem.rules.max_delay is None or unrefuted_iis(problem).iis:
         return problem
@@ -67,7 +69,7 @@ def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lamb
 
 
 def _copies(problem: Problem, fill: Callable[[Instruction], Instruction]) -> dict[Edge, int]:
-    """The number of copies for each edge that needs some; empty if no numbers of copies help."""
+    """The number of copies on each edge that needs any; empty if no numbers of copies help, or if none are found in time."""
     structure, machine = Structure(problem), problem.machine
     limit = problem.rules.max_delay or 0
     sample = fill(Instruction(id="copy", op="copy"))
@@ -76,6 +78,8 @@ def _copies(problem: Problem, fill: Callable[[Instruction], Instruction]) -> dic
     horizon = (max(problem.latencies) + farthest(problem) + latency + limit) * (structure.count + MOST_COPIES)
     ii = model.new_int_var(min(resource_mii(problem, structure), machine.spoke_depth), machine.spoke_depth, "II")
     time = [model.new_int_var(0, horizon, f"time {number}") for number in range(structure.count)]
+    # If tiles have two colours such that links between them take an even or an odd number of clocks, and values may not wait,
+    # the clocks of an edge must have the parity of the two colours.
     colours = limit == 0 and two_colours(structure) is not None
     colour = [model.new_bool_var(f"colour {number}") for number in range(structure.count)] if colours else []
     copies: dict[Edge, cp_model.IntVar] = {}
@@ -92,6 +96,7 @@ def _copies(problem: Problem, fill: Callable[[Instruction], Instruction]) -> dic
         if colours:
             turns = model.new_int_var(-horizon, horizon, f"turns of {edge}")
             model.add(clocks - latency * count == colour[edge.target] + colour[edge.source] + 2 * turns)
+    # The II is at most the depth of the spoke RAM, so that one copy less outweighs every difference of the II.
     total = sum(copies.values())
     model.minimize((machine.spoke_depth + 1) * total + ii)
     result = cpsat_runner.run(model, time_limit=_SECONDS, deterministic_limit=_WORK)

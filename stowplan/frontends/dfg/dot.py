@@ -2,8 +2,9 @@
 
 Nodes and edges (also chains, ``a -> b -> c``) are read with their attributes; subgraphs are flattened. The operation of a node
 is its attribute ``opcode``, ``op``, ``operation`` or ``type``, otherwise a known word in its ``label``, otherwise its name
-without digits. The value of a constant is its attribute ``value``, ``const_value`` or ``constVal``. The distance of an edge is
-its attribute ``distance``, ``dist`` or ``iteration``; its operand is ``operand`` if that is a number.
+without digits. The value of a constant is its attribute ``value``, ``const_value`` or ``constVal``. The *distance* of an edge,
+the number of iterations between production and use of the value, is its attribute ``distance``, ``dist`` or ``iteration``. Its
+position among the operands of its target is the attribute ``operand``, if that is a number.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _LINE_ENDS = "nlr"
 
 
 class _Tokens:
-    """Tokens with their line numbers; quoted text is distinguished from words."""
+    """The tokens of a text with their line numbers, which are taken one by one; quoted text is distinguished from words."""
 
     def __init__(self, text: str, source: str | Path | None):
         self._source = source
@@ -58,17 +59,20 @@ class _Tokens:
 
     @property
     def line(self) -> str:
+        """The line of the next token, for error messages; at the end, that of the last token."""
         last = self._tokens[min(self._at, len(self._tokens) - 1)] if self._tokens else ("", "", 1)
         return f"line {last[2]}"
 
     def peek(self) -> str | None:
-        """The next punctuation mark or word; quoted text never looks like punctuation."""
+        """The next punctuation mark or word, without taking it; None at the end, and a null character for quoted text, which
+        is never equal to a mark or keyword."""
         if self._at >= len(self._tokens):
             return None
         kind, text, _ = self._tokens[self._at]
         return text if kind in ("mark", "arrow", "word") else "\0"
 
     def take(self, expected: str | None = None) -> str:
+        """Takes the next token; raises InputError if there is none, or if it is not the expected one."""
         if self._at >= len(self._tokens) or (expected is not None and self.peek() != expected):
             token = "the end" if self._at >= len(self._tokens) else repr(self._tokens[self._at][1])
             raise InputError(f"found {token}, expected {expected or 'a name'}", source=self._source, place=self.line)
@@ -76,24 +80,25 @@ class _Tokens:
         return self._tokens[self._at - 1][1]
 
     def name(self) -> str:
-        """A name: a word or quoted text."""
+        """Takes a name: a word or quoted text; raises InputError if the next token is neither."""
         if self._at < len(self._tokens) and self._tokens[self._at][0] in ("mark", "arrow"):
             raise InputError(f"found {self.peek()!r}, expected a name", source=self._source, place=self.line)
         return self.take()
 
 
 def _unescaped(text: str) -> str:
+    """Quoted text with its escapes replaced; those for the end of a line become a newline."""
     return re.sub(r"\\(.)", lambda match: "\n" if match[1] in _LINE_ENDS else match[1], text)
 
 
 def read_dot(path: str | Path, reading: Reading | None = None) -> Dfg:
-    """Reads the graph of a file; raises :class:`~stowplan.errors.InputError`, which names the file and the line."""
+    """Reads the graph of a DOT file; raises :class:`~stowplan.errors.InputError`, which names the file and the line."""
     return parse_dot(files.read_text(path), source=path, reading=reading)
 
 
 def parse_dot(text: str, source: str | Path | None = None, reading: Reading | None = None) -> Dfg:
     """Parses the graph of DOT text; raises :class:`~stowplan.errors.InputError`, which names the source and the line."""
-    way = reading or Reading()
+    interpretation = reading or Reading()
     tokens = _Tokens(text, source)
     if tokens.peek() == "strict":
         tokens.take()
@@ -126,14 +131,18 @@ def parse_dot(text: str, source: str | Path | None = None, reading: Reading | No
             _attributes(tokens)
         else:
             _statement(tokens, nodes, arrows, source)
-    graph_nodes = [Node(key, _op(key, values, way.table), (), place, _value(values)) for key, (values, place) in nodes.items()]
-    return join(name or (Path(source).name.split(".")[0] if source is not None else ""), graph_nodes, arrows, source, way)
+    graph_nodes = [
+        Node(key, _op(key, values, interpretation.table), (), place, _value(values)) for key, (values, place) in nodes.items()
+    ]
+    return join(
+        name or (Path(source).name.split(".")[0] if source is not None else ""), graph_nodes, arrows, source, interpretation
+    )
 
 
 def _statement(
     tokens: _Tokens, nodes: dict[str, tuple[dict[str, str], str]], arrows: list[Arrow], source: str | Path | None
 ) -> None:
-    """Parse a node, a chain of edges, or an attribute of the graph."""
+    """Parses a node, a chain of edges, or an attribute of the graph; adds nodes and edges to ``nodes`` and ``arrows``."""
     place = tokens.line
     chain = [_node_name(tokens)]
     if tokens.peek() == "=":
@@ -161,6 +170,7 @@ def _statement(
 
 
 def _node_name(tokens: _Tokens) -> str:
+    """Takes the name of a node, and a port after it."""
     name = tokens.name()
     while tokens.peek() == ":":
         # A port only says where an edge is drawn, so it is ignored.
@@ -170,6 +180,7 @@ def _node_name(tokens: _Tokens) -> str:
 
 
 def _attributes(tokens: _Tokens) -> dict[str, str]:
+    """Takes lists of attributes in brackets; returns values by names, ``true`` for an attribute without a value."""
     values: dict[str, str] = {}
     while tokens.peek() == "[":
         tokens.take()
@@ -187,7 +198,10 @@ def _attributes(tokens: _Tokens) -> dict[str, str]:
 
 
 def _op(name: str, values: dict[str, str], table: OpTable) -> str:
-    """The operation of a node: that of an attribute, otherwise the first part of its label or name that the table has."""
+    """The operation of a node: that of an attribute, otherwise the first part of its label or name that is in the table.
+
+    If no part is in the table, it is the first word of letters.
+    """
     for key in ("opcode", "op", "operation", "type"):
         if key in values:
             return values[key]
@@ -205,5 +219,6 @@ def _op(name: str, values: dict[str, str], table: OpTable) -> str:
 
 
 def _value(values: dict[str, str]) -> float | None:
+    """The value of a constant, from the attributes of its node; None if they have no number."""
     text = next((values[key] for key in ("value", "const_value", "constVal") if key in values), None)
     return None if text is None else read_number(text)

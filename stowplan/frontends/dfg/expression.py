@@ -1,4 +1,4 @@
-"""Loop bodies written in Python: a function is run once on symbolic values, and its operations become a graph.
+"""Loop bodies written in Python: a function is run once on symbolic values, and its operations become a data-flow graph.
 
 >>> def distance(x, y, z, x0=0.0, y0=0.0, z0=0.0):
 ...     return (x - x0) ** 2 + (y - y0) ** 2 + (z - z0) ** 2
@@ -28,22 +28,26 @@ _TRACE: ContextVar[_Trace] = ContextVar("trace")
 
 
 class _Trace:
+    """The instructions that the function has executed so far."""
+
     def __init__(self) -> None:
         self.instructions: list[Instruction] = []
         self.carried: list[Carried] = []
-        self._known: dict[tuple[str, tuple[Operand, ...]], Expression] = {}
+        """Values of earlier iterations, in the order in which the function requested them."""
+        self._value_of: dict[tuple[str, tuple[Operand, ...]], Expression] = {}
+        """The value of each operation on some operands that has been executed."""
 
     def add(self, op: str, *terms: Term) -> Expression:
-        """Add an instruction, unless one computes the same already; returns its value."""
+        """Adds an instruction, unless an earlier one computes the same; returns its value."""
         operands = tuple(_operand(term) for term in terms)
-        if (op, operands) not in self._known:
+        if (op, operands) not in self._value_of:
             name = f"{op}{len(self.instructions)}"
             self.instructions.append(Instruction(id=name, op=op, operands=operands))
-            self._known[op, operands] = Expression(Operand(instruction=name))
-        return self._known[op, operands]
+            self._value_of[op, operands] = Expression(Operand(instruction=name))
+        return self._value_of[op, operands]
 
 
-#: A method of an operator, which is passed the other operand.
+#: A special method of a Python operator, which gets the other operand.
 _Method: TypeAlias = "Callable[[Expression, Term], Expression]"
 
 
@@ -66,7 +70,7 @@ def _from_right(op: str) -> _Method:
 
 
 class Expression:
-    """A value of the loop body; Python's operators on it create new values."""
+    """A value of the loop body; Python's operators on it add instructions to the current trace."""
 
     __array_ufunc__ = None
 
@@ -108,7 +112,13 @@ class Carried(Expression):
         self.distance = 1
 
     def becomes(self, value: Expression, distance: int = 1) -> Expression:
-        """Define this value as that of ``value``, ``distance`` iterations ago."""
+        """Defines this value as the one that ``value`` had ``distance`` iterations ago; returns ``value``.
+
+        Raises
+        ------
+        UsageError
+            ``value`` is not computed by the loop body in this iteration, or the distance is less than 1.
+        """
         if not isinstance(value, Expression) or value.operand.instruction is None or isinstance(value, Carried):
             raise UsageError("expected a value that the loop body computes")
         if distance < 1:
@@ -118,7 +128,10 @@ class Carried(Expression):
 
 
 def carried(initial: float = 0.0) -> Carried:
-    """Returns a value from an earlier iteration, which is ``initial`` at first; call its ``becomes`` to define it."""
+    """Returns a value from an earlier iteration, which is ``initial`` in the first iterations.
+
+    Call its method ``becomes`` to say which value it is.
+    """
     active = _TRACE.get()
     value = Carried(f"carried {len(active.carried)}", initial)
     active.carried.append(value)
@@ -131,16 +144,17 @@ def select(condition: Term, when: Term, otherwise: Term) -> Expression:
 
 
 def minimum(one: Term, two: Term) -> Expression:
-    """The smaller of two."""
+    """The smaller of two values."""
     return _TRACE.get().add("min", one, two)
 
 
 def maximum(one: Term, two: Term) -> Expression:
-    """The larger of two."""
+    """The larger of two values."""
     return _TRACE.get().add("max", one, two)
 
 
 def _operand(term: Term) -> Operand:
+    """The operand for a value or a number; raises UsageError for anything else."""
     if isinstance(term, Expression):
         return term.operand
     if isinstance(term, int | float) and not isinstance(term, bool):
@@ -191,7 +205,13 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
 
 
 def _live(label: str, active: _Trace, result_ids: list[str], variables: list[Variable]) -> Dfg:
-    """The instructions on which the returned values depend, with values of earlier iterations resolved."""
+    """The graph of the instructions on which the returned values depend, with values of earlier iterations resolved.
+
+    Raises
+    ------
+    UsageError
+        A value of an earlier iteration was not defined.
+    """
     sources: dict[str, tuple[str, int]] = {}
     for value in active.carried:
         if value.source is None:

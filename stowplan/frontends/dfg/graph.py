@@ -1,10 +1,14 @@
 """Data-flow graphs: how nodes and edges of a file become a graph of instructions, and their JSON format.
 
-A JSON graph has ``nodes`` with ``id`` and ``op``, and ``edges`` with ``src``, ``dst`` and ``distance``. Optionally, a node
-names ``variables`` in the memory of tiles, a constant has a ``value``, an edge has ``operand`` (its position among the
-operands) and ``mult`` (how many operands it is), and the graph has ``fixed`` instructions. Graphs of NetworkX (node-link data)
-and of Morpher have other names for the same, which :data:`NODE_NAMES` and :data:`EDGE_NAMES` list. Notes are ignored
-(:data:`NOTES`). Any other key is an error, because the schedule may depend on it.
+A JSON graph has ``nodes`` with ``id`` and ``op``, and ``edges`` with ``src``, ``dst`` and ``distance``. The distance is the
+number of iterations between the production of a value and its use. The following keys are optional: a node names ``variables``
+in the memory of tiles; a constant has a ``value``; an edge has ``operand``, its position among the operands, and ``mult``, the
+number of operands for which it stands; the graph has ``fixed`` instructions. Graphs of NetworkX (node-link data) and of Morpher
+have other names for the same keys, which :data:`NODE_NAMES` and :data:`EDGE_NAMES` list. Notes for people (:data:`NOTES`) are
+ignored. Any other key is an error, because the schedule may depend on it.
+
+Operations are looked up in op tables (:mod:`stowplan.frontends.dfg.op_table`). An operation that is in no table becomes a
+*generic* operation, of which only the name and the operands are known.
 """
 
 from __future__ import annotations
@@ -25,28 +29,36 @@ from stowplan.frontends.dfg.op_table import OpTable, Resolved, load_op_table
 from stowplan.hardware.se.reference import OPERATIONS
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable, strong_components
 
-#: Maximum number of unknown operations that a warning names, the most frequent ones, and of characters of each name.
+#: A warning names at most so many unknown operations, the most frequent ones, and so many characters of each name.
 _MOST_NAMES, _NAME = 12, 16
 
 
 @dataclass(frozen=True)
 class Dfg:
-    """A loop body as a graph of instructions, independent of a machine."""
+    """A loop body as a graph of instructions, independent of a machine.
+
+    Instructions are named by ids in operands, and elsewhere by their numbers, which are their positions in ``instructions``.
+    """
 
     name: str
     instructions: tuple[Instruction, ...]
+    """Instructions in the order of the file; their operands are the edges of the graph."""
     variables: tuple[Variable, ...] = ()
+    """Variables in the memory of tiles that instructions read or write."""
     notes: tuple[str, ...] = ()
-    """Remarks about what could not be read exactly as it is written."""
+    """Remarks for people about parts of the file that could not be represented exactly."""
 
     @cached_property
     def number(self) -> dict[str, int]:
-        """From the id of an instruction to its index."""
+        """The number of each instruction, by its id."""
         return {instruction.id: at for at, instruction in enumerate(self.instructions)}
 
     @cached_property
     def consumers(self) -> dict[int, list[int]]:
-        """From an instruction to the instructions that read its value, also in later iterations; each is listed once."""
+        """For each instruction whose value is read, the numbers of the instructions that read it, also in later iterations.
+
+        Each reader is listed once.
+        """
         readers: dict[int, dict[int, None]] = defaultdict(dict)
         for at, instruction in enumerate(self.instructions):
             for operand in instruction.operands:
@@ -56,7 +68,10 @@ class Dfg:
 
     @cached_property
     def components(self) -> list[int]:
-        """[instructions] The strongly connected component of each instruction; those of one component form a recurrence."""
+        """[instructions] A label of the strongly connected component of each instruction.
+
+        Several instructions of one component form a recurrence.
+        """
         edges = [(source, target) for source, targets in self.consumers.items() for target in targets]
         return strong_components(len(self.instructions), edges)
 
@@ -66,8 +81,9 @@ class Reading:
     """How the operations of a file are interpreted."""
 
     table: OpTable = field(default_factory=load_op_table)
+    """The op tables in which operations are looked up."""
     strict: bool = False
-    """Whether an operation that no table has is an error rather than a generic operation."""
+    """Whether an operation that is in no table is an error rather than a generic operation."""
 
 
 class Node(NamedTuple):
@@ -75,7 +91,9 @@ class Node(NamedTuple):
 
     id: str
     op: str
+    """The operation as the file names it."""
     variables: tuple[str, ...]
+    """Names of variables in the memory of tiles that it reads, after its other operands."""
     place: str
     """Its position in the file, for error messages."""
     value: float | None = None
@@ -86,16 +104,19 @@ class Arrow(NamedTuple):
     """An edge of a file."""
 
     source: str
+    """Id of the node that produces the value."""
     target: str
+    """Id of the node that reads it."""
     distance: int | None
     """The distance in iterations. None if the file has none; it is then 1 for an edge from a node to itself, otherwise 0."""
     operand: int | None
     """Position among the operands of the target; None for the order of the file."""
     place: str
+    """Its position in the file, for error messages."""
 
 
 def _unknown(op: str, table: OpTable) -> str:
-    """Message for an unknown operation, with advice."""
+    """The error message for an operation that is in no table, with advice."""
     known_names = {name.lower(): name for name in (*OPERATIONS, *table.names)}
     close = difflib.get_close_matches(op.lower()[:40], known_names, n=1)
     perhaps = f"perhaps {known_names[close[0]]}; " if close else ""
@@ -108,26 +129,33 @@ def _unknown(op: str, table: OpTable) -> str:
 def join(
     name: str, nodes: Iterable[Node], arrows: Iterable[Arrow], source: str | Path | None, reading: Reading | None = None
 ) -> Dfg:
-    """Makes the graph of nodes and edges.
+    """Makes a graph from nodes and edges.
+
+    Parameters
+    ----------
+    source
+        Path of the file, for error messages.
+    reading
+        How operations are interpreted; by default with the op tables of this package, and not strict.
 
     Raises
     ------
     InputError
         An id is missing or occurs twice, an operand is not valid, or an operation is unknown and ``reading`` is strict.
     """
-    way = reading or Reading()
+    interpretation = reading or Reading()
     node_of: dict[str, Node] = {}
     ops: dict[str, Resolved] = {}
     unknown: Counter[str] = Counter()
     for node in nodes:
         if node.id in node_of:
             raise InputError(f"found the id {node.id!r} twice, expected every id once", source=source, place=node.place)
-        resolved = way.table.find(node.op)
-        if resolved is None and way.strict:
-            raise InputError(_unknown(node.op, way.table), source=source, place=node.place)
+        resolved = interpretation.table.find(node.op)
+        if resolved is None and interpretation.strict:
+            raise InputError(_unknown(node.op, interpretation.table), source=source, place=node.place)
         if resolved is None:
             unknown[node.op] += 1
-        node_of[node.id], ops[node.id] = node, resolved or way.table.generic(node.op)
+        node_of[node.id], ops[node.id] = node, resolved or interpretation.table.generic(node.op)
     incoming: dict[str, list[Arrow]] = defaultdict(list)
     for arrow in arrows:
         for end in (arrow.source, arrow.target):
@@ -161,11 +189,12 @@ def join(
 
 
 def _is_carried(arrow: Arrow) -> bool:
-    """Whether the value is from an earlier iteration; without a distance, that is so for an edge from a node to itself."""
+    """Whether the value is from an earlier iteration. Without a distance, it is if the edge is from a node to itself."""
     return arrow.source == arrow.target if arrow.distance is None else arrow.distance > 0
 
 
 def _instruction(node: Node, resolved: Resolved, operands: tuple[Operand, ...]) -> Instruction:
+    """The instruction of a node, with the operation's name in the file if that differs from its meaning."""
     return Instruction(
         id=node.id,
         op=resolved.op,
@@ -177,29 +206,30 @@ def _instruction(node: Node, resolved: Resolved, operands: tuple[Operand, ...]) 
 
 
 def _with_immediates(instructions: list[Instruction], values: dict[str, float]) -> tuple[Instruction, ...]:
-    """Replaces constants with a known value by operands of their readers.
+    """The instructions without constants whose value is known; their readers have the value as an operand instead.
 
-    Constants without readers, and constants with operands, are kept.
+    Constants that no instruction reads, and constants with operands, remain instructions.
     """
     read = {operand.instruction for instruction in instructions for operand in instruction.operands}
-    gone = {
+    immediates = {
         instruction.id: values[instruction.id]
         for instruction in instructions
         if instruction.op == "constant" and instruction.id in values and instruction.id in read and not instruction.operands
     }
 
     def replaced(operand: Operand) -> Operand:
-        value = gone.get(operand.instruction or "")
+        value = immediates.get(operand.instruction or "")
         return operand if value is None else Operand(constant=value)
 
     return tuple(
-        msgspec.structs.replace(instruction, operands=tuple(map(replaced, instruction.operands))) if gone else instruction
+        msgspec.structs.replace(instruction, operands=tuple(map(replaced, instruction.operands))) if immediates else instruction
         for instruction in instructions
-        if instruction.id not in gone
+        if instruction.id not in immediates
     )
 
 
 def _notes(unknown: Counter[str]) -> tuple[str, ...]:
+    """A note about operations that are in no table, with the number of nodes of each; no note if there are none."""
     if not unknown:
         return ()
     total, most = unknown.total(), unknown.most_common(_MOST_NAMES)
@@ -209,7 +239,8 @@ def _notes(unknown: Counter[str]) -> tuple[str, ...]:
     return (f"{what} that no op table knows, mapped as a generic operation: {ops}",)
 
 
-#: Alternative names of keys of nodes, edges and graphs, in order of precedence: if there is an ``op``, ``type`` is a note.
+#: Alternative names of keys of nodes, edges and graphs, in order of precedence. An alternative name that is also in
+#: :data:`NOTES`, such as ``type``, is ignored if another name of the same key is there.
 NODE_NAMES = {"opcode": "op", "operation": "op", "type": "op", "const_value": "value", "constVal": "value"}
 EDGE_NAMES = {
     "source": "src",
@@ -232,6 +263,8 @@ _GRAPH_NOTES = NOTES | {"directed", "multigraph", "graph", "const_nodes_dropped"
 
 
 class _Node(msgspec.Struct, forbid_unknown_fields=True):
+    """A node as JSON has it; the docstring of the module describes the keys."""
+
     id: int | str
     op: str
     variables: tuple[str, ...] = ()
@@ -239,6 +272,8 @@ class _Node(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Edge(msgspec.Struct, forbid_unknown_fields=True):
+    """An edge as JSON has it; the docstring of the module describes the keys."""
+
     src: int | str
     dst: int | str
     distance: int | None = None
@@ -252,7 +287,7 @@ def read_json(path: str | Path, reading: Reading | None = None) -> Dfg:
 
 
 def decode_json(data: bytes, source: str | Path | None = None, reading: Reading | None = None) -> Dfg:
-    """Decodes the graph in JSON; raises :class:`~stowplan.errors.InputError`, which names the source and the field."""
+    """Decodes a graph in JSON; raises :class:`~stowplan.errors.InputError`, which names the source and the field."""
     document: dict[str, Any] = files.decode_json(data, dict[str, Any], "a JSON graph", source)
     with naming(source):
         return _graph(document, source, reading or Reading())
@@ -315,7 +350,13 @@ def _graph(document: dict[str, Any], source: str | Path | None, reading: Reading
 def _renamed(
     document: dict[str, Any], place: str, names: dict[str, str], allowed: tuple[str, ...], notes: frozenset[str]
 ) -> dict[str, Any]:
-    """An object with the names of keys in this format; raises InputError for an unknown key, or for two that contradict."""
+    """A JSON object whose alternative keys are replaced by those of this format, without notes.
+
+    Raises
+    ------
+    InputError
+        A key is unknown, or two names of one key have different values.
+    """
     for key in document:
         if key not in allowed and key not in names and key not in notes:
             expected = ", ".join((*allowed, *(name for name in names if name not in notes)))
@@ -336,5 +377,6 @@ def _renamed(
 
 
 def _kind(value: Any) -> str:
+    """The JSON type of a value, for error messages."""
     names = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", type(None): "nothing"}
     return names.get(type(value), "a number")

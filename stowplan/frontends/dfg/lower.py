@@ -1,4 +1,9 @@
-"""Lowers a graph to a problem on a machine: turns inputs into variables, fuses multiply-adds, and relays large fan-outs."""
+"""Lowers a data-flow graph to a problem on a machine: turns inputs into variables, fuses multiply-adds, and adds relays.
+
+A *relay* is an added instruction (op ``copy``) that reads a value and passes it on, so that a value with many consumers need
+not reach all of their tiles directly. The *distance* of an operand is the number of iterations between the production of the
+value and its use.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +27,13 @@ from stowplan.result import Assumption
 def relay_fan_out(graph: Dfg, limit: int) -> Dfg:
     """The graph with at most ``limit`` different consumers of each value; further consumers read the value from relays.
 
-    Consumers on a cycle with the producer read it directly, because a relay would make the cycle longer; then those with the
-    longest path to the end of the loop body. Edges of earlier iterations keep their distance, from the relay on.
+    Consumers on a cycle with the producer are the first to read it directly, because a relay would make the cycle longer. Those
+    with the longest path to the end of the loop body follow. An operand with a distance keeps it, but reads from the relay.
+
+    Raises
+    ------
+    UsageError
+        The limit is less than 2.
     """
     if limit < 2:
         raise UsageError(f"found a fan-out of {limit}, expected 2 or more: a relay is a consumer too")
@@ -55,7 +65,11 @@ def _spread(
     relays: list[Instruction],
     number: dict[str, int],
 ) -> None:
-    """Let the first targets read from the producer, and the others from the smallest sufficient number of relays."""
+    """Lets the first targets read from the producer, and the others from the smallest sufficient number of relays.
+
+    ``reads_from`` gets, for each pair (source, target), the id of the instruction that the target reads instead of the source.
+    New relays are appended to ``relays``.
+    """
     if len(targets) <= limit:
         for target in targets:
             reads_from[source, target] = producer
@@ -75,6 +89,7 @@ def _spread(
 
 
 def _moved(operand: Operand, number: dict[str, int], target: int, reads_from: dict[tuple[int, int], str]) -> Operand:
+    """The operand of instruction ``target``, read from a relay if ``reads_from`` says so."""
     if operand.instruction is None:
         return operand
     source = reads_from.get((number[operand.instruction], target), operand.instruction)
@@ -82,9 +97,9 @@ def _moved(operand: Operand, number: dict[str, int], target: int, reads_from: di
 
 
 def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
-    """[instructions] Length of the longest path to the end of the iteration.
+    """[instructions] Length of the longest path from each instruction to the end of the iteration, in edges.
 
-    It is 0 on and before cycles without a distance, which are reported as errors elsewhere.
+    It is 0 on and before cycles without a distance, which the constructor of the problem reports as errors.
     """
     needs = (
         (reader, number[operand.instruction], 1)
@@ -96,10 +111,10 @@ def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
 
 
 def fuse_multiply_add(graph: Dfg) -> Dfg:
-    """Fuses each addition of two operands with a multiplication of two operands that nothing else reads.
+    """Fuses each addition of two operands with a multiplication of two operands that no other instruction reads.
 
-    The multiplication must be of the same iteration. If both operands could be fused, the one at the end of the shorter chain
-    is not: it becomes the third operand, which is ready sooner.
+    The multiplication must be of the same iteration. If both operands could be fused, the one at the end of the longer chain of
+    instructions is, and the other one becomes the third operand.
     """
     readers = Counter(operand.instruction for instruction in graph.instructions for operand in instruction.operands)
     by_id = {instruction.id: instruction for instruction in graph.instructions}
@@ -125,7 +140,7 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
             stack.pop()
         return depth[name]
 
-    gone: set[str] = set()
+    products: set[str] = set()
     fused: dict[str, Instruction] = {}
     for addition in graph.instructions:
         if addition.op != "add" or len(addition.operands) != 2:
@@ -135,12 +150,12 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
             continue
         place = max(choices, key=lambda at: chain(addition.operands[at].instruction or ""))
         product = by_id[addition.operands[place].instruction or ""]
-        gone.add(product.id)
+        products.add(product.id)
         fused[addition.id] = Instruction(
             id=addition.id, op="madd", operands=(*product.operands, addition.operands[1 - place]), writes=addition.writes
         )
     remaining = tuple(
-        fused.get(instruction.id, instruction) for instruction in graph.instructions if instruction.id not in gone
+        fused.get(instruction.id, instruction) for instruction in graph.instructions if instruction.id not in products
     )
     return Dfg(graph.name, remaining, graph.variables)
 
@@ -168,25 +183,28 @@ def lower(
     ----------
     machine
         The machine; by default the Streaming Engine.
+    rules
+        Variants of the machine's constraints; by default those of docs/reference/modulo-scheduling.md.
     inputs
         How loads, inputs, parameters and constants without operands are modelled. ``variables``: each is a variable in the
-        memory of a tile (constants: a constant), so that its readers share a tile. ``copies``: one variable for each reader.
-        ``instructions``: ordinary instructions.
+        memory of one tile, on which all its readers must run; a constant is a constant operand of its readers instead.
+        ``copies``: one variable for each reader. ``instructions``: ordinary instructions.
     fuse
         Whether a multiplication that only one addition reads is fused with it.
     fan_out
-        The largest number of consumers of one value; further consumers read it from relays (op ``copy``). None: one less than
-        the number of tiles that a tile reaches, if siblings need different tiles and values do not pass through. 0: no relays.
+        The largest number of consumers of one value; further consumers read it from relays. 0: no relays. None: one less than
+        the number of tiles that a tile reaches over one link, but at least 2; no relays if consumers of one value may share a
+        tile, or if values may pass through tiles.
     memory
         How the remaining loads and stores are modelled. ``instructions``: ordinary instructions. ``asynchronous``: accesses to
-        memory, whose answers start linked flows; a value that is sent to several readers gets copies (op ``copy``).
+        memory, whose answers arrive over the asynchronous fabric (:mod:`stowplan.frontends.dfg.memory`).
     pins
         Instructions with a fixed tile, time or slot.
     table
-        Latency and tiles of relays and fused instructions; the instructions of the graph have theirs already.
+        Op tables with the latency and tiles of relays and fused instructions; instructions of the graph have theirs already.
     balance
         Whether to insert as few copies (op ``copy``) as possible into shorter paths, if ``rules`` limit delays so that there is
-        no schedule otherwise.
+        no schedule otherwise (:mod:`stowplan.frontends.dfg.balance`).
 
     Returns
     -------
@@ -195,8 +213,11 @@ def lower(
 
     Raises
     ------
+    UsageError
+        ``inputs`` is unknown, or ``fan_out`` is 1.
     InputError
-        The graph breaks a rule of the problem; the message names the place.
+        The graph breaks a rule of the problem, or it has asynchronous accesses and the machine has no memory interfaces; the
+        message names the place.
     """
     if inputs not in get_args(Inputs):
         raise UsageError(f"found inputs {inputs!r}, expected one of {', '.join(get_args(Inputs))}")
@@ -236,17 +257,17 @@ def lower(
     # This is imported here, so that listing formats does not load a solver.
     from stowplan.frontends.dfg.balance import balanced
 
-    return balanced(problem, (lambda made: made) if table is None else table.filled)
+    return balanced(problem, (lambda copy: copy) if table is None else table.filled)
 
 
 def _chosen(matters: bool, option: str, value: object, *others: object) -> tuple[Assumption, ...]:
-    """The assumption about an option, with an alternative to try, if the option makes a difference."""
+    """An assumption about the value of an option, with another value to try; none if the option makes no difference."""
     other = next(one for one in others if one != value)
     return (Assumption(option, str(value), f"--set {option}={other}"),) if matters else ()
 
 
 def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:
-    """The instructions, with the costs of relays and fused instructions from the table."""
+    """The instructions of ``result``; those that ``graph`` does not have get their latency and tiles from the table."""
     ops = {instruction.id: instruction.op for instruction in graph.instructions}
     return tuple(
         instruction if ops.get(instruction.id) == instruction.op else table.filled(instruction)
@@ -255,7 +276,10 @@ def _filled(graph: Dfg, result: Dfg, table: OpTable) -> tuple[Instruction, ...]:
 
 
 def _on_memory_tiles(instruction: Instruction, machine: Machine) -> Instruction:
-    """A load or store of a fixed latency on the machine's tiles for them, unless an op table names its tiles."""
+    """The instruction; a load or store of a fixed latency is restricted to the machine's memory tiles, if it names some.
+
+    Tiles that an op table names take precedence.
+    """
     is_elsewhere = instruction.op not in ("load", "store") or instruction.memory is not None
     if not machine.memory_tiles or is_elsewhere or instruction.tiles is not None:
         return instruction
@@ -263,6 +287,7 @@ def _on_memory_tiles(instruction: Instruction, machine: Machine) -> Instruction:
 
 
 def _default_fan_out(machine: Machine, rules: Rules) -> int:
+    """The limit on the consumers of a value if none is given (:func:`lower`); 0 for no limit."""
     if rules.siblings == "none" or rules.pass_through:
         return 0
     reach = max(sum(clocks is not None for clocks in row) for row in machine.one_link)
@@ -270,7 +295,10 @@ def _default_fan_out(machine: Machine, rules: Rules) -> int:
 
 
 def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
-    """Replace instructions without operands that bring data from outside by variables or constants of their readers."""
+    """The graph in which instructions that bring data from outside the loop body are variables or constants of their readers.
+
+    ``copies`` says whether each reader gets a variable of its own.
+    """
     outside = {
         instruction.id: instruction
         for instruction in graph.instructions

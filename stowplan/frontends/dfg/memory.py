@@ -1,4 +1,4 @@
-"""Makes the loads and stores of a loop body asynchronous, which divides the body into flows.
+"""Turns the loads and stores of a loop body into asynchronous accesses, which divides the body into flows.
 
 The *asynchronous fabric* of a CGRA is a network beside the links: over it, a tile reaches the memory and every other tile,
 without a fixed latency. A *flow* is a set of instructions that are connected by values over links. A value that comes over the
@@ -34,15 +34,18 @@ class _Reader(NamedTuple):
     and initial value."""
 
     instruction: int
+    """Number of the instruction that reads the value."""
     distance: int
+    """Distance of the operand, in iterations."""
     initial: float
+    """Value of the operand in the first iterations."""
 
 
 def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
     """Turns loads and stores into memory accesses, and sends every value between two levels over the asynchronous fabric.
 
-    A value that is sent has one reader. If there are several, the reader is a copy (op ``copy``), which passes the value on
-    over links or to the next level.
+    A value that is sent has a single reader. If several instructions need it, the reader is an added instruction (op ``copy``),
+    which passes the value on over links or to the next level.
 
     Raises
     ------
@@ -119,7 +122,7 @@ def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[i
 
 
 def _sent(graph: Dfg, number: dict[str, int], level: list[int], is_access: list[bool]) -> dict[int, list[_Reader]]:
-    """The operands that read each value that is sent, by the number of the instruction that produces the value."""
+    """For each value that is sent over the asynchronous fabric, by the number of its producer, the operands that read it."""
     readers: dict[int, dict[_Reader, None]] = defaultdict(dict)
     for at, instruction in enumerate(graph.instructions):
         for operand in instruction.operands:
@@ -155,8 +158,9 @@ def _link(
     """Makes a chain of copy instructions, one for each group of readers, and returns them.
 
     The first copy receives the value over the asynchronous fabric and sends it on to the second, and so on. ``changed`` gets
-    the new operand of each reader. A last group of a single instruction needs no copy and receives the value itself.
+    the new operand of each reader. If the last group has a single instruction, it needs no copy and receives the value itself.
     """
+    # ``name`` is the instruction that the next copy reads, and its value is ``age`` iterations old.
     name, age, initial = producer, 0, 0.0
     newest = producer
     copies: list[Instruction] = []

@@ -1,7 +1,9 @@
 """Op tables: names and patterns of operations, with meaning, class, latency and tiles.
 
-This package has tables for its own operations, for LLVM IR and MLIR, and for the graphs of CGRA suites. A table of the user
-takes precedence, and the others apply to everything that it leaves open. docs/reference/loop-bodies.md describes the fields.
+The *meaning* of an operation is one of the operations of this package (:mod:`stowplan.hardware.se.reference`), such as ``mul``.
+Its *class*, such as ``arithmetic``, says which latency and which tiles it has unless its own entry names them. This package has
+tables for its own operations, for LLVM IR and MLIR, and for the graphs of CGRA suites. A table of the user takes precedence,
+and the others apply to everything that it does not define. docs/reference/loop-bodies.md describes the fields.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from stowplan.models.modulo_scheduling.problem import Instruction
 FORMAT = "stowplan.op_table"
 VERSION = 1
 
-#: Class of operations for which no table has a class.
+#: Class of operations for which no table names a class.
 UNCLASSIFIED = "generic"
 
 #: The longest pattern, in characters.
@@ -36,30 +38,39 @@ class _Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Latency and tiles of a class of operations."""
 
     latency: int | None = None
+    """Clocks from the issue of an instruction to its result; None if the class does not define it."""
     tiles: tuple[int, ...] | None = None
+    """Tiles that can execute the operations; None if the class does not define them."""
 
 
 class _Ops(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Meaning and costs of some operations, given by names or by a pattern."""
 
     names: tuple[str, ...] = ()
+    """Names of the operations; empty if a pattern describes them."""
     pattern: str | None = None
     """Regular expression for the whole name. Its group ``value``, if it has one, is the value of a constant."""
     meaning: str | None = None
-    """An operation of this package; None for one about which only the operands are known."""
+    """An operation of this package; None if the entry does not define it."""
     group: str | None = msgspec.field(default=None, name="class")
+    """The class of the operations; None if the entry does not define it."""
     latency: int | None = None
+    """Clocks from the issue of an instruction to its result; None for that of the class."""
     tiles: tuple[int, ...] | None = None
+    """Tiles that can execute the operations; None for those of the class."""
 
 
 class OpTableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The contents of a file with an op table."""
+    """The contents of a file with an op table. Construction raises InputError if an entry is not valid."""
 
     format: str
     version: int
     name: str = ""
+    """Name of the table, for people."""
     ops: tuple[_Ops, ...] = msgspec.field(default=(), name="op")
+    """Entries of operations; names take precedence over patterns, and earlier patterns over later ones."""
     classes: dict[str, _Costs] = msgspec.field(default_factory=dict, name="class")
+    """Latency and tiles of each class, by its name."""
 
     def __post_init__(self) -> None:
         for group, costs in self.classes.items():
@@ -76,6 +87,7 @@ class OpTableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 def _check_costs(costs: _Costs | _Ops, place: str) -> None:
+    """Raises InputError if a latency or a tile is out of range, or a tile is named twice."""
     if costs.latency is not None and not 1 <= costs.latency <= MOST_LATENCY:
         raise InputError(f"found latency {costs.latency}, expected 1 to {MOST_LATENCY} clocks", place=f"{place}.latency")
     if costs.tiles is None:
@@ -88,6 +100,7 @@ def _check_costs(costs: _Costs | _Ops, place: str) -> None:
 
 
 def _compile(pattern: str | None, place: str) -> re.Pattern[str] | None:
+    """The compiled pattern, if there is one; raises InputError if it is too long or no regular expression."""
     if pattern is None:
         return None
     if len(pattern) > _MOST_PATTERN:
@@ -103,15 +116,17 @@ class Resolved:
     """An operation with its meaning and costs."""
 
     op: str
-    """An operation of this package, or a generic one."""
+    """An operation of this package, or a generic one, of which only the name and the operands are known."""
     value: float | None = None
-    """The value of a constant whose name contains it."""
+    """The value of a constant whose name contains it; None for all other operations."""
     latency: int | None = None
+    """Clocks from the issue of an instruction to its result; None for the latency of the machine."""
     tiles: tuple[int, ...] | None = None
+    """Tiles that can execute the operation, ascending; None for all tiles."""
 
 
 class _Layer:
-    """One file with its patterns compiled."""
+    """One table with its patterns compiled. Construction raises InputError if two entries have the same name."""
 
     def __init__(self, file: OpTableFile):
         self.classes, self.ops = file.classes, file.ops
@@ -127,9 +142,9 @@ class _Layer:
                 self._patterns.append((pattern, entry))
 
     def find(self, name: str) -> tuple[_Ops, str | None] | None:
-        """The entry of an operation, and its value if the pattern has one.
+        """The entry of an operation, with the text of its value if the pattern has one; None if there is no entry.
 
-        Names come before patterns, patterns in their order.
+        An entry with its name takes precedence over patterns, of which the first that matches counts.
         """
         named = self._by_name.get(_key(name))
         if named is not None:
@@ -142,11 +157,12 @@ class _Layer:
 
 
 def _key(name: str) -> str:
+    """The form of a name in which names are compared: without blanks around it and without regard to case."""
     return name.strip().casefold()
 
 
 class OpTable:
-    """Several tables in order of precedence: each one applies to what those before it leave open."""
+    """Several tables in order of precedence: each one applies to what the tables before it do not define."""
 
     def __init__(self, files: tuple[OpTableFile, ...], source: str | Path | None = None):
         self._layers = [_Layer(file) for file in files]
@@ -155,7 +171,7 @@ class OpTable:
         """Path of the user's table, for error messages."""
 
     def check(self, tiles: int) -> None:
-        """Raise InputError if a table names a tile that a machine with ``tiles`` tiles does not have."""
+        """Raises InputError if a table names a tile that a machine with ``tiles`` tiles does not have."""
         for layer in self._layers:
             places: list[tuple[str, _Costs | _Ops]] = [
                 *((f"class.{name}", costs) for name, costs in layer.classes.items()),
@@ -167,7 +183,7 @@ class OpTable:
                     raise InputError(f"found tile {highest}, expected 0 to {tiles - 1}", source=self.source, place=place)
 
     def find(self, name: str) -> Resolved | None:
-        """The meaning and costs of an operation; None if no table has it."""
+        """The meaning and costs of an operation; None if it is in no table and is no operation of this package."""
         if name not in self._resolved:
             self._resolved[name] = self._find(name)
         return self._resolved[name]
@@ -178,14 +194,14 @@ class OpTable:
         return [name for layer in self._layers for name in layer.names]
 
     def generic(self, name: str) -> Resolved:
-        """The costs of an operation that no table has."""
+        """A generic operation for a name that is in no table, with the costs of the class :data:`UNCLASSIFIED`."""
         costs = self._costs([], UNCLASSIFIED)
         return Resolved(generic_operation(_key(name)), None, *costs)
 
     def filled(self, instruction: Instruction) -> Instruction:
-        """The instruction with the latency and tiles of its operation.
+        """The instruction with the latency and tiles that the tables define for its operation.
 
-        This is for instructions that are in no file, such as relays and fused multiply-adds.
+        This is for added instructions, which are in no file, such as relays and fused multiply-adds.
         """
         resolved = self.find(instruction.op)
         if resolved is None or (resolved.latency is None and resolved.tiles is None):
@@ -208,12 +224,14 @@ class OpTable:
         return Resolved(meaning or generic_operation(key), value, *self._costs(entries, group))
 
     def _costs(self, entries: list[_Ops], group: str) -> tuple[int | None, tuple[int, ...] | None]:
+        """Latency and tiles, each from the first of the entries that defines it, or else from the class ``group``."""
         every: list[_Costs | _Ops] = [*entries, *(layer.classes[group] for layer in self._layers if group in layer.classes)]
         tiles = _first(every, lambda entry: entry.tiles)
         return _first(every, lambda entry: entry.latency), None if tiles is None else tuple(sorted(tiles))
 
 
 def _first(entries: list[Any], field: Callable[[Any], Any]) -> Any:
+    """The first value of a field that is not None; None if there is none."""
     return next((value for entry in entries if (value := field(entry)) is not None), None)
 
 
@@ -247,8 +265,8 @@ def load_op_table(path: str | Path | None = None) -> OpTable:
     Raises
     ------
     InputError
-        The file is missing or is not TOML, or a field is missing, unknown or out of range; the message names the file and the
-        field.
+        The file is missing or is not TOML, a field is missing, unknown or out of range, or two entries have the same name; the
+        message names the file and the field.
     """
     if path is None:
         return _shipped()

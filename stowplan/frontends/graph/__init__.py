@@ -5,10 +5,10 @@ and JSON. The target says which problem is made from the graph: an order of the 
 (``arena``), recomputation within a memory limit (``rematerialization``), or, for a device with several memories, a bank for
 each tensor.
 
-A file imports only files that come before it in this list:
+A module imports only modules that come before it in this list:
 
 - ``fx``: graphs of ``torch.fx``
-- ``onnx``, ``torch_export``, ``hlo``, ``tflite``, ``graph_file``: readers
+- ``onnx``, ``torch_export``, ``hlo``, ``tflite``, ``graph_file``: readers, one for each format
 - ``lowering``: makes packing problems from a graph
 """
 
@@ -27,7 +27,7 @@ from stowplan.graph.graph import Graph
 from stowplan.hardware.memories import is_memory_target, load_target, target_names
 
 ORDER_TARGET, ARENA_TARGET, REMAT_TARGET = "order", "arena", "rematerialization"
-#: Name that stands for every target with several memories.
+#: The value of :func:`_target` for every target with several memories.
 MEMORY_TARGET = "memories"
 
 
@@ -37,8 +37,13 @@ def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = Fals
     Parameters
     ----------
     keeps_order
-        Whether plans keep the order of the file. Then the nodes of graphs that an ONNX node runs are operators as well, and
-        results are written over operands only if the options say so.
+        Whether operators run in the order of the file, as for the target ``arena``. Then the nodes of graphs that an ONNX node
+        runs are operators as well, and results are written over operands only if the options say so.
+
+    Raises
+    ------
+    InputError
+        The file is not valid, or an input that the caller keeps (``options.keep``) is not in it.
     """
     path = source.path
     in_place = options.in_place == "elementwise" if keeps_order else options.in_place != "none"
@@ -93,10 +98,8 @@ def _target(source: Source) -> str | None:
 
 
 def _claims(source: Source) -> bool | None:
-    """Whether a file is a graph for another target than ``arena``:
-
-    never a TensorFlow Lite model, always an exported program.
-    """
+    """Whether a file is certainly meant for another target than ``arena``: an exported program is (True), a TensorFlow Lite
+    model is not (False), and other files may be (None)."""
     return False if is_tflite(source.path) else True if is_exported(source.path) else None
 
 
@@ -137,7 +140,7 @@ def _open_banks(source: Source, options: ReadOptions) -> Opened:
 
 
 _BANKS = TargetFamily(
-    "graphs for several memories",
+    "graphs whose tensors are placed in several memories",
     "banked packing",
     "stm32h743",
     "a bank of memory and an offset in it for each tensor",
@@ -157,7 +160,7 @@ BANKS = InputFormat(
 )
 
 _ARENA = TargetFamily.of_one(
-    "graphs for an arena",
+    "graphs whose tensors share an arena",
     "packing",
     ARENA_TARGET,
     "offsets of its tensors in one arena",

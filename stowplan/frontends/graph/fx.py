@@ -1,8 +1,9 @@
 """Reads graphs of ``torch.fx`` as graphs of operators and tensors: programs of ``torch.export``, and their forms in back ends.
 
 Torch is imported only when a program is read. A run on fake tensors, which have storages but no data, shows which results are
-views. A result may be written over an operand if torch tags the operator as pointwise. Parameters, buffers and constants do not
-count as tensors.
+views. A *storage* is the bytes that a tensor shares with its views. A result may be written over an operand if torch tags the
+operator as pointwise. Parameters, buffers and constants are *stored*: they exist before the program runs, and do not count as
+tensors of the graph. A *higher-order* operator, such as ``cond``, runs graphs, which are called inner graphs here.
 """
 
 from __future__ import annotations
@@ -37,16 +38,18 @@ from stowplan.models.operator_order.structure import build, stable_order
 
 Entry = TypeVar("Entry")
 
-#: Operators that copy the whole storage of their first argument even if it is a view of a small part, as measured with torch
-#: 2.13. On fake tensors they copy only the view.
+#: Operators that copy the whole storage of their first argument even if the argument is a view of a small part of it, as
+#: measured with torch 2.13. On fake tensors they copy only the view.
 _COPY_STORAGE = ("copy", "slice_scatter", "select_scatter", "diagonal_scatter", "as_strided_scatter")
 
 
 class Inlined(NamedTuple):
-    """How a higher-order operator that runs one graph once is called: positions of the graph and of its inputs."""
+    """How a higher-order operator that runs one graph once is called."""
 
     graph: int
+    """Position of the graph among the arguments."""
     operands: int
+    """Position of the first input of the graph; the other inputs follow it."""
     context: Callable[..., AbstractContextManager[Any]] = lambda *_: contextlib.nullcontext()
     """Makes the context manager in which the graph runs, from the arguments before the graph."""
 
@@ -57,6 +60,7 @@ def _autocast(device: str, dtype: Any, enabled: bool, cache: bool | None) -> Abs
     return torch.autocast(device, dtype, enabled, cache)
 
 
+#: Higher-order operators whose graph is read as if its operators were in their place.
 INLINED = {
     "wrap_with_set_grad_enabled": Inlined(1, 2),
     "wrap_with_autocast": Inlined(4, 5, _autocast),
@@ -64,7 +68,8 @@ INLINED = {
     "tag_activation_checkpoint": Inlined(0, 1),
 }
 
-#: What is not counted of operators that are in no other table, or that need more memory than their graphs do.
+#: Higher-order operators that may need memory that is not counted, with the subject of a warning that says which. They are in
+#: no other table, or need more memory than their graphs do.
 _UNSEEN = {
     "auto_functionalized": "what the operator that it runs allocates is",
     "auto_functionalized_v2": "what the operator that it runs allocates is",
@@ -74,28 +79,31 @@ _UNSEEN = {
 
 
 class Inside(NamedTuple):
-    """The memory that a graph which an operator runs needs in addition to its inputs, in bytes."""
+    """The memory that an inner graph needs in addition to its inputs."""
 
     peak: int
+    """Peak of the inner graph in bytes, without its inputs."""
     results: Sequence[int]
     """[results] Bytes of the storage of each result."""
     is_random: bool
+    """Whether an operator of the inner graph draws random numbers."""
 
 
 def _of_map(node: Any, graphs: Sequence[Inside], result_size: int, results: Sequence[Any]) -> int:
-    """The results of all iterations are live while the last iteration runs, and while they are stacked."""
+    """Bytes for a map: the results of all iterations are live while the last iteration runs, and while they are stacked."""
     times, part = max((len(tensor) for tensor in tensors_of(results)), default=0), sum(graphs[0].results)
     return max(times * part, (times - 1) * part + graphs[0].peak - result_size)
 
 
 def _of_scan(node: Any, graphs: Sequence[Inside], result_size: int, results: Sequence[Any]) -> int:
-    """Results are scattered into their places with two indices of 8 bytes for each element of an iteration."""
+    """Bytes for a scan: results are scattered into their places with two indices of 8 bytes for each element of an
+    iteration."""
     stacked = tensors_of(results[len(node.args[1]) :])
     return graphs[0].peak + sum(16 * math.prod(map(int, tensor.shape[1:])) for tensor in stacked)
 
 
-#: For branches and loops, functions that compute the bytes that are needed besides operands and results, from the node, its
-#: graphs, the bytes of its results, and the results.
+#: For branches and loops, by the name of the operator, functions that return the bytes that the operator needs besides operands
+#: and results. Their arguments are the node, its inner graphs, the bytes of its results, and the results.
 NESTED: dict[str, Callable[[Any, Sequence[Inside], int, Sequence[Any]], int]] = {
     # The results of the branch are the results of the operator, so they do not count twice.
     "cond": lambda node, graphs, own, results: max(0, *(graph.peak - own for graph in graphs)),
@@ -107,7 +115,10 @@ NESTED: dict[str, Callable[[Any, Sequence[Inside], int, Sequence[Any]], int]] = 
 
 
 def copied_storages(node: Any, args: Sequence[Any]) -> list[Sequence[int]]:
-    """Lower bounds on the bytes of the storages of an operator's first results, from the values of its arguments."""
+    """Lower bounds on the bytes of the storages of an operator's first results, from the values of its arguments.
+
+    Each entry of the list has bounds for the first results; the largest one counts.
+    """
     name = str(getattr(node.target, "overloadpacket", "")).removeprefix("aten.")
     # If an argument shows the same bytes several times, as an expanded tensor does, only the view is copied.
     if name not in _COPY_STORAGE or any(
@@ -118,7 +129,7 @@ def copied_storages(node: Any, args: Sequence[Any]) -> list[Sequence[int]]:
 
 
 def expect_modelled(node: Any, place: str) -> None:
-    """Raise InputError for an operator that no table has; warn of one that may need more memory than is counted."""
+    """Raises InputError for an operator that is not modelled; warns of one that may need more memory than is counted."""
     if is_higher_order(node):
         name = str(node.target)
         if name not in INLINED and name not in NESTED and name not in _UNSEEN:
@@ -131,7 +142,7 @@ def expect_modelled(node: Any, place: str) -> None:
         warn_of_unknown(node.target, place)
 
 
-#: Key of a storage that stands for values without one.
+#: The key under which a value without a storage is looked up, in place of the key of a storage.
 _NO_TENSOR = -2
 
 
@@ -141,10 +152,10 @@ class Dialect(NamedTuple):
     alignment: int | None = None
     """Tensors are aligned to multiples of this many bytes, and their sizes rounded up; None for the size of their elements."""
     viewed: Callable[[Any], Any] | None = None
-    """A function of a node that copies: returns the node whose bytes it shares once the graph is lowered, or None if it still
-    copies."""
+    """A function that gets a node. It returns the node whose bytes the value shares once the graph is lowered, although the
+    operator copies; None if the operator still copies."""
     is_flat: bool = False
-    """Whether every node is exactly one operator, including nodes that run graphs and nodes without tensors."""
+    """Whether every node becomes exactly one operator, including nodes that run graphs and nodes without tensors."""
 
 
 #: The dialect of ``torch.export``.
@@ -159,13 +170,13 @@ class FxReader:
     module
         The module with the graph.
     stored
-        Names of inputs that do not count as tensors, such as parameters. None means all, for a graph that an operator runs.
+        Names of inputs that do not count as tensors, such as parameters. None means all inputs, for an inner graph.
     changed
         Names of inputs that the program overwrites at its end.
     mode
         The fake tensor mode in which the graph is run; by default a new one.
     bounds
-        Upper bounds of symbolic sizes.
+        Upper bounds of symbolic sizes; None if all sizes are numbers.
     dialect
         The dialect of the graph; by default that of ``torch.export``.
     graph
@@ -191,21 +202,35 @@ class FxReader:
         self._tensors: list[Tensor] = []
         self._ops: list[Op] = []
         self._numbers: dict[Any, list[int | None]] = {}
-        """From a node to the tensor of each leaf of its value; None for a leaf that is stored or no tensor."""
+        """For each node, the number of the tensor of each leaf of its value; None for a leaf that is stored or no tensor."""
         self._base: dict[int, int | None] = {_NO_TENSOR: None}
-        """From a storage to the tensor that has its bytes; None if it is stored."""
+        """For each storage, by its key, the number of the tensor that has its bytes; None if the storage is stored."""
         self._makers: dict[Any, set[int]] = {}
-        """From a value that is no tensor to the operators on which it depends."""
+        """For each node whose value is no tensor, such as a size, the operators on which the value depends."""
         self._order = EffectOrder()
 
     def read(self, name: str, first: int = 0) -> Graph:
-        """Read the graph; its results begin at the value ``first`` of its last node."""
+        """Reads the graph.
+
+        Parameters
+        ----------
+        name
+            Name of the graph.
+        first
+            Position of the first result among the values that the last node returns. New values of overwritten inputs and
+            buffers come before the results.
+
+        Raises
+        ------
+        InputError
+            An operator is not modelled, or a size is not known; the message names the operator.
+        """
         placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
         for node in placeholders:
             is_stored = self._stored is None or node.name in self._stored
             self._make(node, node.name, self._run.run(node), is_stored=is_stored)
         last = self._walk(self._run, self._graph)
-        # An input that is overwritten has to stay, because the caller sees its new contents.
+        # An input that is overwritten stays live to the end, because the caller sees its new contents.
         updated = [node for node in placeholders if node.name in self._changed or self._is_overwritten(node)]
         outputs = tuple(dict.fromkeys(number for node in (*last.all_input_nodes, *updated) for number in self._of(node)))
         results = tuple(number for node in leaves(last.args[0])[first:] for number in self._returned(node))
@@ -220,7 +245,7 @@ class FxReader:
         )
 
     def _returned(self, node: Any) -> list[int]:
-        """The tensors of a value that the graph returns; a stored value becomes a tensor that no operator uses."""
+        """Numbers of the tensors of a value that the graph returns; a stored value becomes a tensor that no operator uses."""
         numbers = self._numbers.get(node, [])
         for at, tensor in enumerate(leaves(self._run.values.get(node))):
             if tensors_of(tensor) and numbers[at] is None:
@@ -231,7 +256,7 @@ class FxReader:
         return self._of(node)
 
     def _inside(self, module: Any, place: str) -> Inside:
-        """The memory that an inner graph needs in addition to its inputs."""
+        """The memory that the inner graph ``module`` needs; raises InputError if the graph overwrites one of its inputs."""
         inner = FxReader(module, None, mode=self._run.mode, bounds=self._run.bounds)
         structure = build(inner.read(""))
         if any(node.op == "placeholder" and inner._is_overwritten(node) for node in module.graph.nodes):
@@ -241,13 +266,15 @@ class FxReader:
         return Inside(structure.peak(stable_order(structure)), sizes, RANDOM in inner._order.overwritten)
 
     def _is_overwritten(self, node: Any) -> bool:
+        """Whether an operator overwrites bytes of a node's value."""
         return any(storage_key(tensor) in self._order.overwritten for tensor in tensors_of(self._run.values[node]))
 
     def _of(self, node: Any) -> list[int]:
+        """Numbers of the tensors of a node's value."""
         return [number for number in self._numbers.get(node, ()) if number is not None]
 
     def _walk(self, run: FakeRun, graph: Any, prefix: str = "") -> Any:
-        """Add a graph's operators, after its placeholders have got their values; returns the node of its results."""
+        """Adds the operators of a graph whose placeholders have their values already; returns the node of its results."""
         for node in graph.nodes:
             check_reading()
             name = prefix + node.name
@@ -272,7 +299,7 @@ class FxReader:
         return None if self._dialect.is_flat or not is_higher_order(node) else table.get(str(node.target))
 
     def _inline(self, node: Any, run: FakeRun, name: str, inlined: Inlined) -> None:
-        """Add the operators of a graph that an operator runs once, as if they were in its place."""
+        """Adds the operators of the inner graph of ``node``, which runs once, as if they were in the place of the node."""
         module = run.values[node.args[inlined.graph]]
         inner = FakeRun(module, run.mode, run.bounds)
         placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
@@ -287,6 +314,7 @@ class FxReader:
         self._makers[node] = self._makers[last]
 
     def _op(self, node: Any, run: FakeRun, name: str) -> None:
+        """Adds the operator of a node, with the tensors of its value and with its place in the order of effects."""
         place = f"operator {name}"
         reads = list(dict.fromkeys(number for used in node.all_input_nodes for number in self._of(used)))
         touched = dict.fromkeys(storage_key(tensor) for used in node.all_input_nodes for tensor in tensors_of(run.values[used]))
@@ -329,7 +357,11 @@ class FxReader:
         self._order.add(number, touched, overwritten)
 
     def _in_place(self, node: Any, run: FakeRun, first_new: int) -> tuple[tuple[int, int], ...]:
-        """Pairs of an operand and a result of an element-wise operator that may share bytes, since their layouts are equal."""
+        """The pair of an operand and the result of an element-wise operator that may share bytes.
+
+        Their layouts must be equal. Among several operands, the one with the fewest users is chosen. There is no pair if no
+        operand fits.
+        """
         import torch
 
         result = run.values[node]
@@ -347,23 +379,27 @@ class FxReader:
             for number, tensor in zip(self._numbers[used], leaves(run.values[used]), strict=True)
             if number is not None
         ]
-        # If another operand views the same bytes with another layout, they would be overwritten before they are read.
+        # If another operand views the same bytes with another layout, the result would overwrite bytes that are still read.
         unlike = {storage_key(tensor) for _, _, tensor in operands if self._layout(tensor) != self._layout(result)}
         same = sorted((users, number) for users, number, tensor in operands if storage_key(tensor) not in unlike)
         return tuple((number, first_new) for _, number in same[:1])
 
     def _layout(self, tensor: Any) -> tuple[Any, ...]:
-        """The layout of a tensor: where its elements are, and how many bytes it has."""
+        """The layout of a tensor: its sizes and strides, its place in its storage, and the bytes of the storage."""
         size = self._tensors[self._base[storage_key(tensor)] or 0].size
         return tuple(tensor.shape), tensor.stride(), tensor.storage_offset(), tensor.element_size(), size
 
     def _make(self, node: Any, name: str, value: Any, least: Sequence[Sequence[int]] = (), *, is_stored: bool = False) -> None:
-        """Add the tensors of a node's value. A value with a known storage is a view of the tensor there, or is stored.
+        """Adds the tensors of a node's value.
+
+        A leaf whose storage another tensor has is a view of that tensor, and a leaf whose storage is stored is no tensor.
 
         Parameters
         ----------
         least
-            Lower bounds on the bytes of the storages of the first results.
+            Lower bounds on the bytes of the storages of the first results (:func:`copied_storages`).
+        is_stored
+            Whether the storages of the value become stored ones, because the node is a parameter or a constant.
         """
         if is_stored:
             self._base.update((storage_key(tensor), None) for tensor in tensors_of(value))
@@ -380,7 +416,7 @@ class FxReader:
             size = math.prod(static_shape(tensor, place)) * alignment
             least_bytes = [every[at] for every in least if at < len(every)]
             if self._run.bounds is not None and at < len(recorded) and tensors_of(recorded[at]):
-                # The bytes may not be largest at the largest sizes, since other sizes may shrink as one grows.
+                # The bytes need not be largest at the largest symbolic sizes, since other sizes may shrink as one grows.
                 most = self._run.bounds.bytes(recorded[at], place)
                 least_bytes += [most] if most > size else []
             start = 0
@@ -406,9 +442,9 @@ class FxReader:
 
 
 def _part(tensor: Any) -> tuple[int, int]:
-    """The first byte of a tensor in its storage, and the bytes up to its last element.
+    """The first byte of a tensor in its storage, and the number of bytes from there to the end of its last element.
 
-    If these are not known, it is the whole storage.
+    If a size or stride is symbolic, the part is the whole storage.
     """
     start, shape, stride = tensor.storage_offset(), tensor.shape, tensor.stride()
     if not all(type(number) is int for number in (start, *shape, *stride)):
@@ -424,4 +460,5 @@ def _elements(tensor: Any) -> dict[str, Any]:
 
 
 def _storage_bytes(value: Any) -> int:
+    """Bytes of the storage of a tensor; 0 for any other value."""
     return int(value.untyped_storage().nbytes()) if tensors_of(value) else 0

@@ -1,4 +1,8 @@
-"""Reads graphs of operators and tensors in JSON, with the size of each tensor, and the tensors that each operator uses."""
+"""Reads graphs of operators and tensors in JSON.
+
+A file has the size of each tensor in bytes and, for each operator, the numbers of the tensors that it reads and writes, as in
+``{"tensors": [64, 64], "ops": [{"name": "relu", "reads": [0], "writes": [1]}], "inputs": [0], "outputs": [1]}``.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ _MARKS = (re.compile(rb'"ops"\s*:\s*\['), re.compile(rb'"tensors"\s*:\s*\['))
 
 
 class _Op(msgspec.Struct, forbid_unknown_fields=True):
+    """An operator as JSON has it."""
+
     name: str
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
@@ -24,6 +30,8 @@ class _Op(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Graph(msgspec.Struct, forbid_unknown_fields=True):
+    """A file; ``tensors`` are sizes in bytes, and tensors are named by their positions among them."""
+
     tensors: tuple[int, ...]
     ops: tuple[_Op, ...]
     inputs: tuple[int, ...] = ()
@@ -32,12 +40,18 @@ class _Graph(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def is_graph_file(data: bytes) -> bool:
-    """Whether JSON is a graph file."""
+    """Whether JSON is a graph file, judging by its keys."""
     return files.peek_format(data) is None and all(mark.search(data) for mark in _MARKS)
 
 
 def decode_graph(data: bytes, path: Path) -> Graph:
-    """Decodes the contents of a graph file; raises InputError, which names the file and the field."""
+    """Decodes the contents of a graph file; several operators of one name get names of their own.
+
+    Raises
+    ------
+    InputError
+        The contents are not valid; the message names the file and the field.
+    """
     graph = files.decode_json(data, _Graph, "a graph of operators", path)
     counts = Counter(op.name for op in graph.ops)
     with naming(path):

@@ -1,8 +1,9 @@
 """Reads HLO modules, scheduled or not, as graphs of operators and tensors: the instructions of the entry computation.
 
 A loop, call or conditional is a single operator; the memory that its computations need is a tensor that is live while it runs.
-An asynchronous operation is two operators, its start and its end, and the end reads all tensors of the start once more.
-Parameters that the caller keeps are live to the end; donated ones may end after their last reader. Constants do not count.
+An asynchronous operation is two operators, its start and its end. The end reads all tensors of the start once more, so that
+they are live until then. Parameters that the caller keeps are live to the end of the program; a donated parameter may end after
+its last reader. Constants do not count as tensors. A *leaf* is an array in the value of an instruction, which may be a tuple.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from stowplan.frontends.hlo.walk import IN_LINE, LeafWalk, check_extent
 from stowplan.graph.graph import Graph, Op, Tensor
 from stowplan.models.operator_order.structure import build, stable_order
 
+#: The number of the tensor of each leaf of a value; None for a leaf that has no bytes on the device, or is a constant.
 _Leaves = list[int | None]
 
 
@@ -35,8 +37,8 @@ def read_hlo(path: str | Path, *, in_place: bool = True) -> Graph:
     Parameters
     ----------
     in_place
-        Whether results will be written over operands. If so, and an asynchronous operation writes its result over an operand,
-        the operand itself is not needed until its end.
+        Whether plans will write results over operands. If so, and if an asynchronous operation writes its result over an
+        operand, the end of the operation does not read this operand.
     """
     module = read_module(path)
     with naming(path):
@@ -65,18 +67,20 @@ class _Reader(LeafWalk[int | None]):
         self._ops: list[Op] = []
         self._leaves: dict[str, _Leaves] = {}
         self._groups: list[list[tuple[list[int], list[int]]]] = []
-        """[operators] Groups of operands and results; any result of a group may be written over any operand of it."""
+        """[operators] Groups (operands, results) of tensors; any result of a group may be written over any operand of it."""
         self._in_flight: dict[int, tuple[int, tuple[int, ...]]] = {}
-        """From a tensor that an asynchronous start writes to this operator and the tensors that it reads."""
+        """For each tensor that a started asynchronous operation writes, the operator that starts it, and the tensors that this
+        operator reads."""
         self._ended: dict[int, int] = {}
-        """From a tensor that an asynchronous operation writes to the operator that ends it; nothing else reads it before."""
+        """For each result of an asynchronous operation, the operator that ends the operation. No other operator reads the
+        tensor before that."""
         self._ends: dict[int, int] = {}
-        """From an operator that ends an asynchronous operation to the operator that starts it."""
+        """For each operator that ends an asynchronous operation, the operator that starts it."""
         self._after: list[tuple[int, int]] = []
         """Pairs of operators: the second reads a result of the asynchronous operation that the first ends."""
 
     def read(self, computation: Computation, name: str, *, is_entry: bool, in_place: bool = True) -> Graph:
-        """Read the graph of a computation; in the entry, parameters that the caller keeps stay live."""
+        """Reads the graph of a computation; in the entry, parameters that the caller keeps are live to the end."""
         donated = {(alias.operand, alias.operand_index) for alias in self.module.input_output_alias} if is_entry else set()
         inputs: list[int] = []
         live_at_end: dict[int, None] = {}
@@ -122,8 +126,18 @@ class _Reader(LeafWalk[int | None]):
         """The operators, each with the pairs of an operand and a result that may share bytes.
 
         A result of a loop's body is written over the value that it replaces in the next iteration, if possible. Another result
-        is written over an operand that no later operator reads; operands with few readers and those written late are preferred,
-        and tensors that are ``stored_outside``, with which nothing is saved, come last.
+        is preferably written over an operand that no later operator reads, then over one that is not ``stored_outside``, then
+        over one with few readers, and then over one that is written late. A tensor that is stored outside of the computation
+        saves no bytes if it is overwritten.
+
+        Parameters
+        ----------
+        live_at_end
+            Tensors that must not be overwritten, because they are live at the end.
+        stored_outside
+            Parameters of a computation whose bytes the caller holds.
+        carried
+            For each result of a loop's body, the parameter that it replaces in the next iteration.
         """
         last = {tensor: at for at, op in enumerate(self._ops) for tensor in op.reads}
         readers = Counter(tensor for op in self._ops for tensor in op.reads)
@@ -147,7 +161,7 @@ class _Reader(LeafWalk[int | None]):
         return tuple(ops)
 
     def _control(self, computation: Computation) -> tuple[tuple[int, int], ...]:
-        """Pairs of operators that control dependencies keep in order."""
+        """Pairs of operators of which the first must run before the second because of a control dependence."""
         number = {op.id: at for at, op in enumerate(self._ops)}
         pairs: dict[tuple[int, int], None] = {}
         for instruction in computation.instructions:
@@ -169,7 +183,7 @@ class _Reader(LeafWalk[int | None]):
         return self._op(instruction, computation, [self._leaves[name] for name in instruction.operands])
 
     def _end(self, instruction: Instruction, results: _Leaves) -> None:
-        """Add an operator for the end of an asynchronous operation; until then its operands and results are in memory."""
+        """Adds an operator for the end of an asynchronous operation, until which its operands and results are live."""
         started = {leaf for leaf in self._leaves[instruction.operands[0]] if leaf is not None}
         for leaf in results:
             start, operands = self._in_flight.pop(-1 if leaf is None else leaf, (-1, ()))
@@ -182,10 +196,11 @@ class _Reader(LeafWalk[int | None]):
             self._groups.append([])
 
     def _without_unsafe_pairs(self, paired_ops: tuple[Op, ...], live_at_end: set[int], in_place: bool) -> tuple[Op, ...]:
-        """The operators with the pairs of operands and results that may share bytes, once all readers are known.
+        """The operators without pairs that would be unsafe because an asynchronous operation is still running.
 
-        The end of an asynchronous operation does not read an operand over which the result is written. Its result can be
-        written over an operand only if nothing else reads the operand, because another reader might run at the same time.
+        The result of an asynchronous operation can be written over an operand only if no other operator reads the operand,
+        because that operator might run at the same time. The end of the operation does not read an operand over which the
+        result is written.
         """
         ops = [*paired_ops]
         readers = Counter(tensor for op in ops for tensor in op.reads)
@@ -225,9 +240,9 @@ class _Reader(LeafWalk[int | None]):
     def _tensor_groups(
         self, instruction: Instruction, computation: Computation, operands: list[_Leaves], results: _Leaves
     ) -> list[tuple[list[int], list[int]]]:
-        """Operands and results of an instruction that may share bytes:
+        """Groups (operands, results) of the tensors of an instruction that may share bytes.
 
-        updates in place, loop-carried values, element-wise ones.
+        They come from updates in place, from values that a loop carries, and from element-wise instructions.
         """
         carried = [Group([(0, leaf)], [leaf]) for leaf in range(len(results))] if instruction.opcode == "while" else []
         groups = carried if instruction.opcode in IN_LINE else self._rules.groups(instruction, computation)
@@ -244,7 +259,8 @@ class _Reader(LeafWalk[int | None]):
         return tensor_groups
 
     def _inside(self, name: str, is_loop: bool) -> _Inside:
-        """The peak of a computation in its order, without its operands, which are held outside, and without its results."""
+        """The memory that a computation needs in the order of its text, without its operands and results, which the caller
+        holds."""
         key = name, is_loop
         if key not in self._insides:
             computation = self.module.computations[name]
@@ -264,24 +280,26 @@ class _Reader(LeafWalk[int | None]):
         return self._insides[key]
 
     def _untouched(self, computation: Computation, is_loop: bool) -> dict[int, int]:
-        """From a leaf of a computation's result to the leaf of its parameters that it returns unchanged, by number.
+        """For each leaf of a computation's result that is a parameter, the number of that leaf of the parameters.
 
-        For a loop, both numbers must be equal.
+        For a loop, only leaves with the same number as their parameter count.
         """
-        number = {leaf: at for at, leaf in enumerate(self._given(computation)) if leaf is not None}
+        number = {leaf: at for at, leaf in enumerate(self._parameter_leaves(computation)) if leaf is not None}
         found = {at: number[leaf] for at, leaf in enumerate(self._leaves[computation.root.name]) if leaf in number}
         return {after: before for after, before in found.items() if after == before or not is_loop}
 
-    def _given(self, computation: Computation) -> _Leaves:
-        """Leaves of all parameters of a computation, in their order."""
+    def _parameter_leaves(self, computation: Computation) -> _Leaves:
+        """Leaves of all parameters of a computation, in the order of the parameters."""
         return [leaf for parameter in computation.parameters for leaf in self._leaves[parameter.name]]
 
     def _carried(self, body: Computation) -> dict[int, int]:
-        """From a result of a loop's body to the parameter that it replaces in the next iteration."""
-        pairs = zip(self._leaves[body.root.name], self._given(body), strict=False)
+        """For each result of a loop's body, the parameter that it replaces in the next iteration, unless it is the same
+        tensor."""
+        pairs = zip(self._leaves[body.root.name], self._parameter_leaves(body), strict=False)
         return {after: before for after, before in pairs if after is not None and before is not None and after != before}
 
     def _add(self, name: str, leaf: ArrayShape) -> int | None:
+        """Adds a tensor for a leaf and returns its number; None if the leaf has no bytes on the device."""
         if leaf.device_bytes == 0:
             return None
         self._tensors.append(_tensor(name, leaf))
@@ -293,16 +311,17 @@ def _tensor(name: str, leaf: ArrayShape) -> Tensor:
 
 
 def _find_tensors_without_bytes(inner: Graph, carried: dict[int, int]) -> tuple[set[int], list[int]]:
-    """Tensors of a computation that need no bytes inside of it, and those that a loop copies at the end of an iteration.
+    """Tensors of a computation that need no bytes of its own, and those that a loop copies at the end of an iteration.
 
-    Parameters and results are held outside, and so are tensors over which such a result is written. A value for the next
-    iteration has to be copied if it cannot be written over the current one, because that is still read or is used for another
-    value.
+    The caller holds parameters and results, and thereby also tensors over which such a result is written. A value for the next
+    iteration must be copied if it is itself a parameter, or if it cannot be written over the current value because that is
+    still read.
     """
     last = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
     written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}
 
     def may_follow(before: int, after: int) -> bool:
+        """Whether ``after`` is written when ``before`` is no longer needed, so that it may use the same bytes."""
         written_at, read = written.get(after, -1), last.get(before, -1)
         return read < written_at or (read == written_at >= 0 and (before, after) in inner.ops[written_at].in_place)
 

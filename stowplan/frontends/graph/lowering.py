@@ -1,4 +1,4 @@
-"""Makes packing problems from a graph, whose operators keep their order: in one arena, or in banks of different cost.
+"""Makes packing problems from a graph whose operators keep their order: packing in one arena, or in banks of different cost.
 
 The other lowerings of graphs are with their problems: operator order (:func:`stowplan.models.operator_order.problem.of_graph`)
 and rematerialization (:func:`stowplan.models.rematerialization.problem.of_graph`).
@@ -28,19 +28,19 @@ ALIGNMENT = 16
 def arena_problem(
     graph: GraphRules, capacity: int | None = None, alignment: int = ALIGNMENT, *, in_place: bool = False
 ) -> Problem:
-    """Makes the packing problem of a graph: one buffer for each tensor that has bytes of its own.
+    """Makes the packing problem of a graph, which has one buffer for each tensor that has bytes of its own.
 
-    Views are parts of the buffer of their base, and so are results that are written over operands.
+    Views are parts of the buffer of their base, and results that are written over operands are parts of the operand's buffer.
 
     Parameters
     ----------
     capacity
         Bytes of the arena; None asks for the smallest arena.
     alignment
-        All offsets are multiples of at least this many bytes.
+        All offsets are multiples of this many bytes, and of the alignment of the tensor.
     in_place
-        Whether results are written over operands that are dead by then. The runtime must do this as well; few runtimes promise
-        it.
+        Whether results are written over operands that no operator needs any more, as the pairs ``in_place`` of the graph allow.
+        The runtime must do this as well; few runtimes promise it.
     """
     structure = build(graph if in_place else without_pairs(graph))
     order = stable_order(structure)
@@ -50,7 +50,7 @@ def arena_problem(
     for operand, result in structure.tensor[np.array(in_place_pairs, np.int64).reshape(-1, 2)].tolist():
         host[result] = host[operand]
     for operand, result in reversed(in_place_pairs):
-        # Pairs are visited from the last one on, so that a chain of pairs ends up in its first tensor.
+        # Pairs are visited in reverse, so that the first tensor of a chain of pairs gets the life spans of all of them.
         end[operand], end[result] = end[result], begin[result]
     tensors = [graph.tensors[number] for number in structure.tensor.tolist()]
     buffers = tuple(
@@ -77,10 +77,10 @@ def without_pairs(graph: AnyGraph) -> AnyGraph:
 
 
 def traffic(graph: GraphRules) -> dict[int, int]:
-    """From a tensor that has bytes of its own to the bytes that operators read and write there.
+    """For each tensor that has bytes of its own, by its number, the number of bytes that are read and written there.
 
-    An operator reads or writes each tensor once and completely; of a view, only the bytes that it shows. The caller of the
-    graph writes its inputs and reads its results.
+    An operator reads or writes each of its tensors once and completely; of a view, only the bytes of the view. The caller of
+    the graph writes its inputs and reads its results.
     """
     total = dict.fromkeys(graph.base, 0)
     for op in graph.ops:
@@ -96,8 +96,8 @@ def traffic(graph: GraphRules) -> dict[int, int]:
 def banks_problem(graph: GraphRules, target: MemoryTarget, *, in_place: bool = False) -> banked.Problem:
     """Makes the banked packing problem of a graph, which asks for a bank and an offset of each tensor with bytes of its own.
 
-    The cost of a tensor depends on the bytes that are read and written there. If only parts of a tensor are read, they count as
-    the smallest number of uses of all its bytes that covers them.
+    The cost of a tensor depends on its number of uses, each of which reads or writes all of its bytes. This number is the bytes
+    that are read and written there (:func:`traffic`) over the size of the tensor, rounded up.
 
     Parameters
     ----------

@@ -1,11 +1,12 @@
-"""Reads ONNX models as graphs of operators and tensors; weights do not count as tensors.
+"""Reads ONNX models as graphs of operators and tensors.
 
-Values that are computed from weights and constants alone count as stored as well, and so do those that depend only on shapes,
-which are fixed.
+Weights are *stored*: they exist before the program runs, and do not count as tensors. Values that are computed from weights and
+constants alone count as stored as well, and so do values that depend only on shapes, which are fixed.
 
-Graphs that a node runs (``If``, ``Loop``, ``Scan``) are modelled as in TensorFlow Lite Micro. The results of the node are live
-from its start; its operands, and the values that the graphs use from around it, are live to its end. Each graph runs once and
-has its own tensors for its inputs. Its results are live to its end, where they are copied.
+The nodes ``If``, ``Loop`` and ``Scan`` run graphs of their own, which are called bodies here. They are modelled as in
+TensorFlow Lite Micro. The results of such a node are live from its start. Its operands, and the values that its bodies use from
+the graph around them, are live to its end. Each body runs once and has tensors of its own for its inputs. Its results are live
+to its end, where they are copied.
 """
 
 from __future__ import annotations
@@ -39,19 +40,19 @@ def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, flat: 
     Parameters
     ----------
     path
-        Plain or gzip; external files with weights need not exist.
+        Path of a plain or gzip file; external files with weights need not exist.
     user_sizes
-        Sizes that the user gives for what the model leaves open.
+        Values that the user gives for sizes that the model does not fix.
     flat
-        Whether the nodes of graphs that a node runs are operators as well, for plans that keep the order. Otherwise that node
-        is a single operator, which needs the peak of its graphs in addition to its results.
+        Whether the nodes of bodies are operators as well, for plans that keep the order. Otherwise the node that runs bodies is
+        a single operator, which needs the peak of its bodies in addition to its results.
     in_place
         Whether the result of an element-wise operator may be written over an operand.
 
     Raises
     ------
     MissingDependencyError
-        Onnx is not installed.
+        The package onnx is not installed.
     InputError
         The file is no ONNX model, or its shapes are not fixed.
     """
@@ -62,7 +63,7 @@ def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, flat: 
 
 
 class _Reader:
-    """Reads a graph whose shapes have been inferred; with ``outer``, a graph that a node of the outer reader's graph runs."""
+    """Reads a graph whose shapes have been inferred; with ``outer``, a body of a node of the outer reader's graph."""
 
     def __init__(self, file: OnnxFile, in_place: bool, outer: _Reader | None = None):
         self._graph, self._file, self._in_place = file.graph, file, in_place
@@ -73,9 +74,9 @@ class _Reader:
         self._names: set[str] = set()
         self._ids: set[str] = set()
         self._own: set[str] = set()
-        """Names of values of this graph, which may also occur in graphs around it."""
+        """Names of values of this graph; a graph around it may have a value of the same name."""
         self.spans: list[tuple[range, list[int]]] = []
-        """For each node that runs graphs, its operators and its results, by number."""
+        """For each node that runs bodies, the numbers of its operators and of its results."""
         if outer is not None:
             self._stored |= outer._stored
             self._number = dict(outer._number)
@@ -84,7 +85,7 @@ class _Reader:
         self._readers.update(output.name for output in file.graph.output)
 
     def read(self) -> Graph:
-        """Read the graph."""
+        """Reads the graph."""
         inputs = tuple(self._add(name) for name in self._file.inputs)
         self._walk()
         outputs = tuple(self._results())
@@ -106,6 +107,7 @@ class _Reader:
         return self._add(name)
 
     def _walk(self) -> None:
+        """Adds the operators of all nodes."""
         for node in self._graph.node:
             check_reading()
             op = self._op(node)
@@ -113,12 +115,12 @@ class _Reader:
                 self._ops.append(op)
 
     def _results(self) -> list[int]:
-        """Tensors that the graph returns."""
+        """Numbers of the tensors that the graph returns, each once; stored values are left out."""
         named = (output.name for output in self._graph.output)
         return list(dict.fromkeys(self._number[name] for name in named if name in self._number))
 
     def _run(self, node: Any, name: str, reads: list[int]) -> None:
-        """Add a node that runs graphs."""
+        """Adds a node that runs bodies: an operator for its start, the operators of its bodies, and one for each body's end."""
         begin, bodies = len(self._ops), bodies_of(node)
         results = [self._add(result) for result in node.output if result and self._is_wanted(result)]
         inner = [_Reader(self._file.inside(attribute.g), self._in_place, self) for attribute in bodies]
@@ -134,7 +136,7 @@ class _Reader:
         self.spans.append((range(begin, len(self._ops)), results))
 
     def _op(self, node: Any) -> Op | None:
-        """The operator of a node; None if its results count as stored, or if its operators were added already."""
+        """The operator of a node; None if its results count as stored, or if it runs bodies, whose operators are then added."""
         kind = node.op_type
         if not self._file.is_known(kind):
             warn_unmodelled(
@@ -164,7 +166,7 @@ class _Reader:
             and self._bytes(results[0]) == self._size(node.input[0])
         ):
             view = self._number[node.input[0]]
-            # The operand with the new shape is read as well if it is computed.
+            # If the operand with the new shape is computed, it is a tensor, and the operator reads it as well.
         writes = tuple(self._add(name, view if at == 0 else None) for at, name in enumerate(results) if self._is_wanted(name))
         name = _unique(node.name or results[0], self._names)
         pairs: tuple[tuple[int, int], ...] = ()
@@ -178,6 +180,7 @@ class _Reader:
         return self._readers[self._tensors[number].id]
 
     def _size_of(self, number: int) -> int:
+        """Bytes of the base of the tensor with this number."""
         base = number
         while (other := self._tensors[base].alias_of) is not None:
             base = other
@@ -187,13 +190,15 @@ class _Reader:
         return self._tensors[self._number[name]].size
 
     def _is_wanted(self, name: str) -> bool:
-        """Whether a result is needed; results that nothing reads need not have a known shape."""
+        """Whether a result becomes a tensor: a result that no node reads does only if its shape is known."""
         return name in self._readers or self._file.shapes.get(name) is not None
 
     def _bytes(self, name: str) -> int:
+        """Bytes of a value; elements of less than a byte are packed."""
         return -(-math.prod(self._file.shape(name)) * self._file.bits(name) // 8)
 
     def _add(self, name: str, view: int | None = None) -> int:
+        """Adds the tensor of a value, as a view of the tensor ``view`` if that is given; returns its number."""
         if name in self._own:
             raise InputError(f"found {name!r} written twice, expected one writer", place=name)
         self._own.add(name)
@@ -212,13 +217,13 @@ class _Reader:
 
 
 def _uses(node: Any) -> list[str]:
-    """Values that a node reads, including those that its graphs use from around them."""
+    """Names of the values that a node reads, including those that its bodies use from the graph around them."""
     inside = [name for attribute in bodies_of(node) for name in captured(attribute.g)]
     return [name for name in dict.fromkeys((*node.input, *inside)) if name]
 
 
 def _unique(name: str, names: set[str]) -> str:
-    """A name that is not among these; it is added to them."""
+    """The name, changed so that it is not among ``names``, to which it is added."""
     while name in names:
         name += "'"
     names.add(name)
@@ -226,7 +231,7 @@ def _unique(name: str, names: set[str]) -> str:
 
 
 def _collapsed(graph: Graph, spans: list[tuple[range, list[int]]]) -> Graph:
-    """The graph in which each node that runs graphs is a single operator that needs the peak of these graphs."""
+    """The graph in which each node that runs bodies is a single operator, which needs the peak of its bodies."""
     structure = build(graph)
     lives = list(zip(structure.tensor.tolist(), *structure.lives(range(structure.ops)), strict=True))
     tensors, at = [*graph.tensors], 0
@@ -252,7 +257,7 @@ def _collapsed(graph: Graph, spans: list[tuple[range, list[int]]]) -> Graph:
     ops += graph.ops[at:]
     number = {old: new for new, old in enumerate(old for old in range(len(tensors)) if old not in inside)}
 
-    def those(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    def renumbered(numbers: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(number[old] for old in numbers)
 
     replace = msgspec.structs.replace
@@ -263,9 +268,10 @@ def _collapsed(graph: Graph, spans: list[tuple[range, list[int]]]) -> Graph:
             for old in number
         ),
         ops=tuple(
-            replace(op, reads=those(op.reads), writes=those(op.writes), in_place=tuple(map(those, op.in_place))) for op in ops
+            replace(op, reads=renumbered(op.reads), writes=renumbered(op.writes), in_place=tuple(map(renumbered, op.in_place)))
+            for op in ops
         ),
-        inputs=those(graph.inputs),
-        outputs=those(graph.outputs),
-        results=those(graph.results),
+        inputs=renumbered(graph.inputs),
+        outputs=renumbered(graph.outputs),
+        results=renumbered(graph.results),
     )

@@ -1,9 +1,9 @@
 """Reads the subgraphs of a TensorFlow Lite model as graphs; side effects of operators keep their order.
 
 Some operators have *effects* that outlive the inference: they read or write variables, have a state, draw random numbers, call
-subgraphs that do, or are unknown custom operators. Operators that use the same variable keep their order, and so do all
+subgraphs with effects, or are unknown custom operators. Operators that use the same variable keep their order, and so do all
 operators whose effects are not known to be independent. Other operators may *end the inference* early, so that no later
-operator runs. Each of these is a barrier: no operator with effects moves across it, because its state would then be updated in
+operator runs. Each of them is a barrier: no operator with effects moves across it, because its state would then be updated in
 other inferences than before. The table ``effects`` of ``tflite.toml`` lists these operators.
 """
 
@@ -21,21 +21,23 @@ from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.structure import build, stable_order
 
 _TABLE = load_facts("tflite")["effects"]
+#: Numbers of operators whose effects work on something that they share, and names of custom operators with a state of their
+#: own.
 _SHARED, _OWN_STATE = frozenset(_TABLE["shared"]), frozenset(_TABLE["own_state"].split())
-#: From an operator's name or number to the positions of the operands that decide whether it ends the inference; if there are
-#: none, it may always end it.
+#: For each operator that may end the inference, by its name or number, the positions of the operands that decide whether it
+#: does. If there are none, it may always end the inference.
 _ENDS: dict[str, list[int]] = _TABLE["ends"]
 
 #: Operators whose reference kernels request scratch memory from the runtime: SVDF, MEAN, LSTM, TRANSPOSE_CONV, SUM,
 #: REDUCE_MAX, REDUCE_MIN, MIRROR_PAD, ADD_N, REDUCE_ALL.
 _WITH_SCRATCH = frozenset({27, 40, 44, 67, 74, 82, 89, 100, 106, 140})
 
-#: Flags for what an operator does besides computing its results.
+#: Flags of an operator: it has effects, and it may end the inference.
 _HAS_EFFECTS, _MAY_END = 1, 2
 
 
 def read_tflite_graph(path: str | Path) -> Graph:
-    """Reads the graph of a model's first subgraph; memory of subgraphs that an operator calls counts inside of this operator.
+    """Reads the graph of a model's first subgraph. An operator that calls subgraphs needs their peak as additional memory.
 
     Raises
     ------
@@ -49,7 +51,7 @@ def read_tflite_graph(path: str | Path) -> Graph:
 
 
 def warn_of_scratch(model: TfliteModel) -> None:
-    """Warn of operators that request scratch memory, because it is not planned."""
+    """Warns of operators that request scratch memory, because it is not planned."""
     for position, operator in enumerate(model.subgraphs[0].operators):
         if operator.code in _WITH_SCRATCH:
             text = "its kernel asks for scratch memory that is not planned: the arena may have to be larger"
@@ -65,7 +67,8 @@ class TfliteGraphs:
         self._peaks: dict[int, int] = {}
 
     def with_calls(self, number: int) -> Graph:
-        """A subgraph in which each operator needs the peak of the subgraphs that it calls, in the order of the file."""
+        """The graph of a subgraph in which each operator needs, in addition to its results, the peak of the subgraphs that it
+        calls, whose operators run in the order of the file."""
         operators = self.model.subgraphs[number].operators
         inside = [max(map(self._peak, operator.calls), default=0) for operator in operators]
         return self.graph(number, inside, stored=False)
@@ -82,8 +85,8 @@ class TfliteGraphs:
         Parameters
         ----------
         inside
-            [operators] Bytes that the operator needs while it runs, such as scratch memory. They become a tensor that it writes
-            and that nothing reads.
+            [operators] Bytes that each operator needs while it runs, such as scratch memory. They become a tensor that it
+            writes and that no operator reads.
         stored
             Whether tensors that no operator writes and that are not planned, such as weights, are included, with 0 bytes.
 
@@ -137,9 +140,10 @@ class TfliteGraphs:
         )
 
     def _precedences(self, graph: int) -> tuple[tuple[int, int], ...]:
-        """Pairs of operators of which the first must stay before the second because of their effects."""
+        """Pairs of operators of which the first must run before the second because of their effects."""
+        # Operators that keep their order, by the variable that they use; -1 is the key of effects that may be dependent.
         chains: dict[int, list[int]] = {}
-        # Operators form runs of the same kind. Operators of neighbouring runs must not change places.
+        # A run is a sequence of operators with the same flags. Operators of neighbouring runs must not change places.
         runs: list[tuple[int, list[int]]] = [(0, [])]
         for position, (operator, kind) in enumerate(
             zip(self.model.subgraphs[graph].operators, self.effects(graph), strict=True)
@@ -158,12 +162,13 @@ class TfliteGraphs:
         return tuple(dict.fromkeys(pairs))
 
     def effects(self, graph: int) -> list[int]:
-        """[operators] Flags for what each operator of a subgraph does besides computing its results, including its callees."""
+        """[operators] Flags of each operator of a subgraph, which include those of the subgraphs that it calls."""
         if graph not in self._kinds:
             self._kinds[graph] = [self._kind(graph, operator) for operator in self.model.subgraphs[graph].operators]
         return self._kinds[graph]
 
     def _kind(self, graph: int, operator: Operator) -> int:
+        """The flags of an operator."""
         tensors, inputs = self.model.tensors, self.model.subgraphs[graph].inputs
         variables = any(tensors[number].is_variable for number in (*operator.reads, *operator.writes))
         has_effects = operator.code in _SHARED or operator.custom in _OWN_STATE or operator.is_opaque or variables

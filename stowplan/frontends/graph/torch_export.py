@@ -29,9 +29,9 @@ def read_exported(path: str | Path, dims: Mapping[str, int] | None = None) -> Gr
     Raises
     ------
     MissingDependencyError
-        Torch is not installed.
+        The package torch is not installed.
     InputError
-        There is no such file, or a shape is not static.
+        The file cannot be loaded, or its graph cannot be read (:func:`graph_of_exported`).
     """
     torch = import_torch("an exported program")
     try:
@@ -44,15 +44,15 @@ def read_exported(path: str | Path, dims: Mapping[str, int] | None = None) -> Gr
 
 
 def problem_of_exported(program: Any, *, name: str = "program", dims: Mapping[str, int] | None = None) -> Problem:
-    """The problem of operator order of an exported program, whose graph :func:`graph_of_exported` reads."""
+    """The problem of operator order of an exported program; parameters and errors are those of :func:`graph_of_exported`."""
     return of_graph(graph_of_exported(program, name=name, dims=dims))
 
 
 def graph_of_exported(program: Any, *, name: str = "program", dims: Mapping[str, int] | None = None) -> Graph:
-    """Reads the graph of a ``torch.export.ExportedProgram``; symbolic sizes have their upper bounds.
+    """Reads the graph of a ``torch.export.ExportedProgram``; each symbolic size is replaced by its upper bound.
 
-    Operators that use overwritten bytes keep their order. A warning is issued for operators that may allocate memory that is
-    not counted.
+    Operators that use bytes that an operator overwrites keep their order. A warning is issued for operators that may allocate
+    memory that is not counted.
 
     Raises
     ------

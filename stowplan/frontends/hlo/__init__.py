@@ -1,13 +1,15 @@
-"""Front end for HLO: reads the text of a compiled module, and makes a program of it.
+"""Front end for HLO: reads the text of a compiled module, and makes a program from it.
 
-A program is a sequence of *steps* that read and write *tensors*. A file imports only files that come before it in this list:
+HLO is the intermediate representation of the XLA compiler. A module has computations, which consist of instructions; in a
+*scheduled* module they are in the order in which they run. A program is a sequence of *steps* that read and write *tensors*
+(:mod:`stowplan.hardware.program`). A module of this package imports only modules that come before it in this list:
 
 - ``opcodes``: facts about opcodes, attributes and memory spaces, read from ``known.toml``
 - ``shape``: shapes in HLO text
 - ``module``: an HLO module with its computations and instructions
-- ``access``: bytes that an instruction moves
+- ``access``: bytes that an instruction moves, and results that it writes in place
 - ``flops``: arithmetic of instructions
-- ``in_place``: results that may be written over operands
+- ``in_place``: results that may be written over an operand that is no longer needed
 - ``parse``: parses HLO text as XLA dumps it
 - ``trips``: how often a while loop runs
 - ``walk``: walks through a module with its calls and loops inlined
@@ -65,14 +67,14 @@ def read_program(path: str | Path, *, donation: Donation = "free") -> Program:
 
 
 def program_from_module(module: HloModule, *, donation: Donation = "free") -> Program:
-    """Makes a program of a scheduled module.
+    """Makes a program from a scheduled module.
 
     Parameters
     ----------
     donation
-        ``"free"``: a donated parameter and the output that may use its storage (``input_output_alias``) are two tensors.
-        ``"tied"``: they are one tensor, which is both input and output, as in XLA; a pair that is needed at the same time stays
-        two.
+        How parameters are modelled that the caller donates, so that an output may use their storage (``input_output_alias``).
+        ``"free"``: parameter and output are two tensors. ``"tied"``: they are one tensor, which is both input and output, as in
+        XLA; if both are needed at the same time, they remain two tensors.
 
     Raises
     ------
@@ -91,7 +93,7 @@ def program_from_module(module: HloModule, *, donation: Donation = "free") -> Pr
 
 
 def _hint(module: HloModule) -> str:
-    """Text that says which file of XLA's dump to use instead of one that is not scheduled."""
+    """Text for an error message that says which file of XLA's dump to use instead of one that is not scheduled."""
     texts = (Path(module.source or "").name, module.name, module.attributes_text)
     if any("before_optimizations" in text for text in texts):
         return (
@@ -102,11 +104,11 @@ def _hint(module: HloModule) -> str:
 
 
 def _share_storage(schedule: Schedule, donation: Donation) -> set[int]:
-    """Unite the values that must share storage; returns the results of in-place updates that need their own storage.
+    """Unites the storages of values that must share storage; returns the results of updates that need their own storage.
 
     In a compiled program every update can be in place, since the compiler has copied all values that are still needed. Text
     that was written or changed by hand may differ: an update of a value that is read later, or that the caller keeps, counts as
-    a copy.
+    a copy. Notes about such values are added to the schedule.
     """
     values = schedule.values
     overlapping = sum(not values.share(before, after, forced=True) for before, after in schedule.carried)
@@ -127,6 +129,7 @@ def _share_storage(schedule: Schedule, donation: Donation) -> set[int]:
 
 
 def _build(schedule: Schedule, refused: set[int], name: str) -> Program:
+    """The program of a schedule; ``refused`` are the results of updates that are not in place."""
     values = schedule.values
     groups: dict[int, list[int]] = {}
     for value in range(len(values.names)):
@@ -168,7 +171,7 @@ def _finish(
 ) -> ProgramStep:
     """The step with at most one read and one write of each tensor.
 
-    The bytes of several are added up, but to no more than the tensor's size.
+    The bytes of several reads of one tensor are added up, but to no more than the tensor's size, and so are those of writes.
     """
     in_place = {update.result: update.write for update in step.updates if update.result not in refused}
     copied = {update.operand for update in step.updates if update.result in refused}
@@ -194,7 +197,7 @@ def _finish(
 
 
 def _program_name(module: HloModule) -> str:
-    """Name of the file, if there is one, and of the module."""
+    """The name of the program: that of the file without its extension, if there is one, and that of the module."""
     if module.source is None:
         return module.name
     return f"{files.printable(Path(module.source).name).split('.hlo')[0].split('.txt')[0]}/{module.name}"
@@ -225,7 +228,10 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 def _cost_data(
     paths: tuple[str | Path, ...], cost_model: str | None, module: HloModule, program: Program, machine: Target
 ) -> dict[str, CycleTable | SignatureCosts]:
-    """The files of the option ``cycles`` as arguments of ``make_problem``; two modules mean a cycle table by default."""
+    """The files of the option ``cycles`` as arguments of ``make_problem``.
+
+    Without a cost model, two modules become a cycle table, and all other files become signatures with their cycles.
+    """
     from stowplan.frontends.hlo.placed import read_costs, read_cycle_table
 
     if cost_model == "signatures" or (cost_model is None and (len(paths) != 2 or any(map(files.is_json, paths)))):

@@ -2,7 +2,8 @@
 
 A fusion that only slices an operand moves the slice, not the operand. A fusion whose root is a dynamic-update-slice (or
 scatter) writes the update into the storage of its operand, and does not move the rest. Both are found through bitcasts and
-nested fusions, as in XLA's ``HloDataflowAnalysis::GetInPlaceInputOutputPairs``.
+nested fusions, as in XLA's ``HloDataflowAnalysis::GetInPlaceInputOutputPairs``. A *leaf* is an array in the value of an
+instruction, which may be a tuple; leaves are numbered in order.
 """
 
 from __future__ import annotations
@@ -15,17 +16,23 @@ from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.frontends.hlo.opcodes import ELEMENTWISE
 from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
+#: Opcodes that read of their first operand only as many bytes as their result has.
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
+#: Entries of :func:`_updated` for opcodes that always update in place.
 _UPDATES = {"dynamic-update-slice": [(0, 0, 1)], "ragged-all-to-all": [(0, 1, 0)]}
+#: Opcodes whose access is that of the computation that they call.
 _FUSED = frozenset({"fusion", "async-start"})
 
 
 class InPlace(NamedTuple):
-    """Leaf ``output_leaf`` of the result is written into the storage of leaf ``operand_leaf`` of operand ``operand``."""
+    """A leaf of the result that is written into the storage of a leaf of an operand."""
 
     output_leaf: int
+    """Number of the leaf of the result."""
     operand: int
+    """Number of the operand."""
     operand_leaf: int
+    """Number of the leaf of this operand."""
     write: int | None
     """Bytes that are written; None for the whole value."""
     reads_elsewhere: bool = False
@@ -38,15 +45,17 @@ class Access(NamedTuple):
     reads: tuple[int | None, ...]
     """[operands] Bytes that are read, if updates are in place; None for the whole operand."""
     in_place: tuple[InPlace, ...]
+    """Leaves of the result that are written in place of an operand."""
 
 
-#: From the name of a computation to its access; and from an instruction to its users with the index of the operand.
-_Known = dict[str, Access]
+#: The access of each computation so far, by its name.
+_AccessOf = dict[str, Access]
+#: For each instruction, by its name, the instructions that use it, with the number of the operand.
 _Users = dict[str, list[tuple[Instruction, int]]]
 
 
 def fused_access(module: HloModule) -> dict[str, Access]:
-    """The access of every computation that a fusion or an asynchronous operation may call."""
+    """The access of every computation of a module, by its name, as if a fusion or an asynchronous operation called it."""
     access_of: dict[str, Access] = {}
     for computation in module.computations.values():
         check_reading()
@@ -56,6 +65,11 @@ def fused_access(module: HloModule) -> dict[str, Access]:
 
 def instruction_access(instruction: Instruction, computation: Computation, fused: dict[str, Access]) -> Access:
     """The access of an instruction, which is a step of the program or is inside of a fused computation.
+
+    Parameters
+    ----------
+    fused
+        The access of the computations before this one (:func:`fused_access`).
 
     Raises
     ------
@@ -118,10 +132,10 @@ def _own_access(instruction: Instruction, computation: Computation, fused: dict[
 
 
 def _updated(instruction: Instruction) -> list[tuple[int, int, int]]:
-    """For each update in place: the leaf of the result, the operand in whose storage it is, and the operand that is written
-    there.
+    """Triples of numbers, one for each update in place: the leaf of the result, the operand in whose storage it is written, and
+    the operand that is written there.
 
-    A written operand of 0 means that the whole result is new.
+    The last number is 0 if the whole result is new.
     """
     opcode, count = instruction.opcode, len(instruction.operands)
     if opcode == "scatter":
@@ -135,6 +149,7 @@ def _updated(instruction: Instruction) -> list[tuple[int, int, int]]:
 
 
 def _computation_access(computation: Computation, access_of: dict[str, Access]) -> Access:
+    """The access of a computation whose parameters count as the operands of the instruction that calls it."""
     users: _Users = {}
     for instruction in computation.instructions:
         for position, name in enumerate(instruction.operands):
@@ -146,16 +161,17 @@ def _computation_access(computation: Computation, access_of: dict[str, Access]) 
     for leaf, (source, source_leaf) in enumerate(_root_leaves(computation)):
         update = _follow_updates(source, source_leaf, computation, access_of, closed)
         if update is not None and update[0] not in paired_parameters:
-            parameter, written, names, way = update
+            parameter, written, names, path = update
             paired_parameters.add(parameter)
             chain |= names
-            pairs.append(InPlace(leaf, parameter, 0, written, _reads_elsewhere(way, names, computation, users, access_of)))
+            pairs.append(InPlace(leaf, parameter, 0, written, _reads_elsewhere(path, names, computation, users, access_of)))
     reads = tuple(_parameter_read(parameter, computation, users, chain, access_of) for parameter in computation.parameters)
     return Access(reads, tuple(pairs))
 
 
 def _root_leaves(computation: Computation) -> list[tuple[Instruction, int]]:
-    """The instruction and its leaf behind each leaf of the root; nothing in nested tuples is written in place."""
+    """The instruction and its leaf that each leaf of the root is; empty if the root has nested tuples, which are not written in
+    place."""
     root = computation.root
     parts = root.shape.parts if isinstance(root.shape, TupleShape) else (root.shape,)
     if not all(isinstance(part, ArrayShape) for part in parts):
@@ -173,28 +189,28 @@ def _follow_updates(
     Parameters
     ----------
     closed
-        Leaves that lead to a parameter over which another result is written, so that several results of one chain are not
-        followed again.
+        Leaves that lead to a parameter over which another result is written. Leaves of this chain are added, so that several
+        results of one chain are not followed again.
 
     Returns
     -------
     tuple or None
-        The number of the parameter, the bytes of all updates, the updating instructions, and all instructions on the way; None
-        if the value is no updated parameter.
+        The number of the parameter, the bytes of all updates, the names of the updating instructions, and the names of all
+        instructions on the path to the parameter, which is the last one; None if the value is no updated parameter.
     """
     written = 0
     chain: set[str] = set()
-    way: dict[tuple[str, int], None] = {}
+    path: dict[tuple[str, int], None] = {}
     while True:
         check_reading()
         if (instruction.name, leaf) in closed:
             return None
-        way[instruction.name, leaf] = None
+        path[instruction.name, leaf] = None
         if instruction.opcode == "parameter":
             if not chain or not isinstance(instruction.shape, ArrayShape):
                 return None
-            closed |= way.keys()
-            return int(instruction.argument), written, chain, [name for name, _ in way]
+            closed |= path.keys()
+            return int(instruction.argument), written, chain, [name for name, _ in path]
         if not instruction.operands:
             return None
         source = computation.by_name[instruction.operands[0]]
@@ -216,19 +232,21 @@ def _follow_updates(
         instruction = source
 
 
-def _reads_elsewhere(way: list[str], chain: set[str], computation: Computation, users: _Users, access_of: _Known) -> bool:
-    """Whether a parameter, or a value on the chain of updates to the root, is read by anything but the updates.
+def _reads_elsewhere(path: list[str], chain: set[str], computation: Computation, users: _Users, access_of: _AccessOf) -> bool:
+    """Whether an instruction other than the updates reads a parameter, or a value on the chain of updates to the root.
 
-    Not counted is a ``dynamic-slice`` that reads what a single ``dynamic-update-slice`` is about to overwrite.
+    A ``dynamic-slice`` does not count if it reads the slice that a single ``dynamic-update-slice`` then overwrites.
 
     Parameters
     ----------
-    way
-        The instructions of the chain, the parameter last.
+    path
+        Names of the instructions from the root to the parameter, which is the last one.
+    chain
+        Names of the updating instructions among them.
     """
-    if len(chain) > 1 and any(len(users.get(name, ())) > 1 for name in way[:-1]):
+    if len(chain) > 1 and any(len(users.get(name, ())) > 1 for name in path[:-1]):
         return True
-    same = way[-1:]
+    same = path[-1:]
     for name in same:
         for user, position in users.get(name, ()):
             if user.opcode == "bitcast":
@@ -243,7 +261,7 @@ def _reads_elsewhere(way: list[str], chain: set[str], computation: Computation, 
 
 
 def _is_rewritten(part: Instruction, update: Instruction, computation: Computation) -> bool:
-    """Whether an instruction reads the slice that an update overwrites, and only element-wise instructions are in between."""
+    """Whether ``part`` reads the slice that ``update`` overwrites, and reaches it only through element-wise instructions."""
     if (part.opcode, update.opcode) != ("dynamic-slice", "dynamic-update-slice") or part.operands[1:] != update.operands[2:]:
         return False
     reached = {part.name}
@@ -258,9 +276,12 @@ def _is_rewritten(part: Instruction, update: Instruction, computation: Computati
 
 
 def _parameter_read(
-    parameter: Instruction, computation: Computation, users: _Users, chain: set[str], access_of: _Known
+    parameter: Instruction, computation: Computation, users: _Users, chain: set[str], access_of: _AccessOf
 ) -> int | None:
-    """Bytes of a parameter that are read; None for all of it."""
+    """Bytes of a parameter that a computation reads; None if it reads the whole parameter.
+
+    ``chain`` has the names of the updating instructions, whose writes in place are no reads.
+    """
     total = 0
     same = [parameter.name]
     seen: set[str] = set()

@@ -1,7 +1,7 @@
 """Checks a module: refuses inconsistent sizes, and warns of everything that is not modelled, with its possible effect.
 
-A result whose number of elements does not follow from its operands is refused, because bytes would be counted wrongly. This is
-no verifier of HLO: element types, layouts, ranks and most values of attributes are not checked.
+A result whose number of elements does not follow from its operands is refused, because bytes would be counted wrongly. The
+module is no verifier of HLO: element types, layouts, ranks and most values of attributes are not checked.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPA
     Raises
     ------
     InputError
-        The number of elements of an instruction does not follow from its operands.
+        The number of elements of an instruction does not follow from its operands, or the operands of a call have other sizes
+        than the parameters of the computation.
     """
     for name in sorted({*module.attributes} - MODULE_ATTRIBUTES):
         warn_unmodelled(f"the attribute {excerpt(name)} {_UNKNOWN_ATTRIBUTE}", "the module")
@@ -66,8 +67,10 @@ def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPA
 
 
 def _unmodelled(instruction: Instruction, operands: _Arrays, timed: bool, spaces: frozenset[int]) -> Iterator[str]:
+    """Yields a text for each part of an instruction that is not modelled."""
     opcode, target = instruction.opcode, custom_target(instruction)
-    # Searching for names is fast, but also finds names inside of strings, so attributes are parsed only if a name is unknown.
+    # A search for names is fast, but also finds names inside of strings. Attributes are therefore parsed only if it finds an
+    # unknown name.
     if not ATTRIBUTES.issuperset(_NAMES.findall(instruction.attributes_text)):
         for name in sorted({*instruction.attributes} - ATTRIBUTES):
             yield f"the attribute {excerpt(name)} {_UNKNOWN_ATTRIBUTE}"
@@ -88,6 +91,7 @@ def _unmodelled(instruction: Instruction, operands: _Arrays, timed: bool, spaces
 
 
 def _check_elements(instruction: Instruction, operands: _Arrays) -> None:
+    """Raises InputError if a result has another number of elements than its operands and attributes imply."""
     rule = _ELEMENTS.get(instruction.opcode)
     if rule is not None and operands:
         for number, (_, result) in enumerate(instruction.shape.leaves[: 1 if instruction.opcode == "copy-start" else None]):
@@ -100,13 +104,14 @@ def _check_elements(instruction: Instruction, operands: _Arrays) -> None:
 
 
 def _elementwise(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
-    """The number of elements of all operands; bounds and predicates may be scalars."""
+    """The number of elements of all operands. Bounds of a clamp and predicates of a select may be scalars."""
     counts = {one.elements for one in arrays if one.dims or at.opcode not in ("clamp", "select")} - {out.elements}
     return min(counts, default=out.elements)
 
 
 def _bitcast(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
-    """A bitcast may turn the padding of tiles into elements."""
+    """As many elements as the bits of the operand give; any number if the stored bytes are equal, since a bitcast may turn the
+    padding of tiles into elements."""
     bits = arrays[0].elements * BITS[arrays[0].dtype]
     return out.elements if arrays[0].bytes == out.bytes else bits // max(1, BITS[out.dtype])
 
@@ -116,20 +121,21 @@ def _broadcast(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
     return out.elements if into == arrays[0].dims else arrays[0].elements
 
 
-def _kept(one: ArrayShape, gone: Sequence[int]) -> int:
-    return prod(size for dim, size in enumerate(one.dims) if dim not in gone)
+def _without(one: ArrayShape, removed: Sequence[int]) -> int:
+    """The number of elements of an array without the dimensions ``removed``."""
+    return prod(size for dim, size in enumerate(one.dims) if dim not in removed)
 
 
 def _dot(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
     names = ("lhs_contracting_dims", "rhs_contracting_dims", "rhs_batch_dims")
     left, right, batch = (numbers(at, name, needed=False) for name in names)
-    return _kept(arrays[0], left) * _kept(arrays[1], right + batch)
+    return _without(arrays[0], left) * _without(arrays[1], right + batch)
 
 
 def _convolution(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
-    """The features must be those of the kernel; batch and window are not checked."""
+    """The number of elements if the features of the result are those of the kernel; batch and window are not checked."""
     _, kernel, labels = convolution_labels(at, len(arrays[0].dims), len(arrays[1].dims), len(out.dims))
-    return _kept(out, [labels.index("f")]) * arrays[1].dims[kernel.index("o")]
+    return _without(out, [labels.index("f")]) * arrays[1].dims[kernel.index("o")]
 
 
 def _slice(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
@@ -151,8 +157,8 @@ _ELEMENTS: dict[str, Callable[[Instruction, ArrayShape, _Arrays], int]] = {
     "broadcast": _broadcast,
     "concatenate": lambda at, out, arrays: sum(one.elements for one in arrays),
     "dynamic-slice": lambda at, out, arrays: prod(map(min, zip(arrays[0].dims, out.dims, strict=True))),
-    "reduce": lambda at, out, arrays: _kept(arrays[0], numbers(at, "dimensions", below=len(arrays[0].dims))),
-    "gather": lambda at, out, arrays: _kept(arrays[1], numbers(at, "index_vector_dim")) * prod(numbers(at, "slice_sizes")),
+    "reduce": lambda at, out, arrays: _without(arrays[0], numbers(at, "dimensions", below=len(arrays[0].dims))),
+    "gather": lambda at, out, arrays: _without(arrays[1], numbers(at, "index_vector_dim")) * prod(numbers(at, "slice_sizes")),
     "slice": _slice,
     "pad": _pad,
     "dot": _dot,

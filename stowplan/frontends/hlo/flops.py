@@ -1,4 +1,5 @@
-"""Arithmetic of instructions: multiply-adds of convolutions and matrix products, and computed elements of all others."""
+"""Arithmetic of instructions: floating-point operations of convolutions and matrix products, and the number of elements that
+all other instructions compute. Cost models turn these numbers into times."""
 
 from __future__ import annotations
 
@@ -12,12 +13,12 @@ from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
 #: Opcodes that combine many elements into one, or the reverse, so that their operands may have more elements than their result.
 _COMBINING = frozenset({"reduce", "scatter", "select-and-scatter", "sort"})
-#: Windows with more positions than this are refused, because counting their taps takes time in proportion.
+#: Windows with more positions than this are refused, because the time to count their taps is proportional to the positions.
 _MAX_POSITIONS = 1 << 20
 
 
 class Work(NamedTuple):
-    """The arithmetic of one run."""
+    """The arithmetic of one run of an instruction or a computation."""
 
     flops: int
     """Multiplications and additions of convolutions and matrix products, two per multiply-add."""
@@ -26,7 +27,7 @@ class Work(NamedTuple):
 
 
 def computation_work(module: HloModule) -> dict[str, Work]:
-    """The work of every computation, including nested fusions; loops, calls and branches are not followed."""
+    """The work of every computation of a module, by its name, including nested fusions but not loops, calls and branches."""
     work_of: dict[str, Work] = {}
     for computation in module.computations.values():
         flops = elementwise = 0
@@ -44,7 +45,7 @@ def instruction_work(instruction: Instruction, computation: Computation, work_of
     Parameters
     ----------
     work_of
-        The work of the computations above.
+        The work of the computations before this one, by name (:func:`computation_work`).
 
     Raises
     ------
@@ -70,7 +71,7 @@ def instruction_work(instruction: Instruction, computation: Computation, work_of
         if opcode == "scatter" and len(instruction.operands) == 3:
             elements = _elements(computation.by_name[instruction.operands[2]].shape)
     elif opcode == "reduce-window":
-        # A window as long as its dimension is a total or a cumulative reduction, which is not computed position by position.
+        # A window as long as its dimension is a total or a cumulative reduction, which is not computed anew at each position.
         reduced = _operand_array(instruction, computation, 0)
         sizes = window(instruction, len(reduced.dims)).size
         elements *= math.prod(size for size, extent in zip(sizes, reduced.dims, strict=True) if size < extent)
@@ -79,10 +80,12 @@ def instruction_work(instruction: Instruction, computation: Computation, work_of
 
 
 def _elements(shape: Shape) -> int:
+    """The number of elements of all arrays of a shape."""
     return sum(leaf.elements for _, leaf in shape.leaves)
 
 
 def _operand_array(instruction: Instruction, computation: Computation, number: int) -> ArrayShape:
+    """The shape of an operand; raises InputError if it is missing or a tuple."""
     if number < len(instruction.operands):
         shape = computation.by_name[instruction.operands[number]].shape
         if isinstance(shape, ArrayShape):
@@ -91,6 +94,7 @@ def _operand_array(instruction: Instruction, computation: Computation, number: i
 
 
 def _result_array(instruction: Instruction) -> ArrayShape:
+    """The shape of the result; raises InputError if it is a tuple."""
     if not isinstance(instruction.shape, ArrayShape):
         raise instruction.error(f"found a tuple, expected an array as result of {instruction.opcode}")
     return instruction.shape
@@ -103,10 +107,11 @@ def _dot_flops(instruction: Instruction, computation: Computation) -> int:
 
 
 def _convolution_flops(instruction: Instruction, computation: Computation) -> int:
-    """Two for every product of a kernel element with an input element; positions in padding and in holes do not count.
+    """Two operations for every product of a kernel element with an input element. A *tap*, which is a position of the kernel at
+    a position of the window, does not count if it meets padding or a hole of a dilated input.
 
-    XLA writes batched matrix products as convolutions whose window slides mostly over padding. Counting every tap would be
-    wrong by a factor of the batch size.
+    XLA writes batched matrix products as convolutions whose window slides mostly over padding. If every tap counted, the result
+    would be wrong by a factor of the batch size.
     """
     left, right = _operand_array(instruction, computation, 0), _operand_array(instruction, computation, 1)
     out = _result_array(instruction)
@@ -135,6 +140,7 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> in
 
 
 def _group_count(instruction: Instruction, name: str) -> int:
+    """The number of groups in the attribute ``name``, 1 if it is missing; raises InputError if it is not a positive number."""
     groups = numbers(instruction, name, needed=False) or [1]
     if len(groups) != 1 or groups[0] < 1:
         raise instruction.error(f"found {name} {groups}, expected a positive number")
@@ -143,7 +149,10 @@ def _group_count(instruction: Instruction, name: str) -> int:
 
 @lru_cache(maxsize=4096)
 def _valid_taps(size: int, kernel: int, out: int, stride: int, pad: int, left_dilation: int, right_dilation: int) -> int:
-    """Number of pairs of an output position and a kernel position along one dimension that meet an input element."""
+    """Number of pairs of an output position and a kernel position that meet an input element, along one dimension.
+
+    ``size``, ``kernel`` and ``out`` are the extents of input, kernel and output, and ``pad`` is the padding before the input.
+    """
     if size == 0:
         return 0
     if out < kernel:  # The condition is symmetric in output and kernel, so the loop runs over the shorter one.

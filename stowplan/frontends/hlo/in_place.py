@@ -1,9 +1,10 @@
-"""Finds results of an instruction that may be written over one of its operands, if nothing needs the operand afterwards.
+"""Finds results of an instruction that may be written over one of its operands, if the operand is not needed afterwards.
 
-That is possible if the instruction reads the operand only at the position that it writes: in whatever order the elements are
-computed, each is read before it is overwritten. These are the rules of XLA's buffer assignment
+Such a result is possible if the instruction reads the operand only at the position that it writes: in whatever order the
+elements are computed, each is read before it is overwritten. The rules are those of XLA's buffer assignment
 (``HloDataflowAnalysis::CanShareOperandBufferWithUser``) for loop and input fusions, output fusions that add to a product,
-element-wise instructions, sorts and updates. Bitcasts inside of fusions are allowed, as on GPUs.
+element-wise instructions, sorts and updates. Bitcasts inside of fusions are allowed, as on GPUs. A *leaf* is an array in the
+value of an instruction, which may be a tuple.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ class Group(NamedTuple):
     operands: list[tuple[int, int]]
     """Pairs of an operand's number and the number of its leaf."""
     results: list[int]
+    """Numbers of leaves of the result."""
 
 
 class InPlaceRules:
@@ -44,7 +46,7 @@ class InPlaceRules:
             check_reading()
             keeps = {instruction.name: True for instruction in computation.instructions}
             has_several = computation.root.opcode == "tuple"
-            # Users come after their operands, so the walk is in reverse.
+            # Users come after their operands, so the walk in reverse visits all users of an instruction before it.
             for user in reversed(computation.instructions):
                 if user is computation.root and has_several:
                     continue
@@ -57,7 +59,7 @@ class InPlaceRules:
             self.pointwise[computation.name] = frozenset(number for number, each in parameters if keeps[each.name])
 
     def groups(self, instruction: Instruction, computation: Computation) -> list[Group]:
-        """The groups of an instruction: any result of a group may be written over any one operand of it.
+        """The groups of an instruction; any result of a group may be written over any one operand of the group.
 
         Raises
         ------
@@ -103,6 +105,10 @@ class InPlaceRules:
 
 
 def _layout(shape: ArrayShape, *, by_index: bool = False) -> object:
-    """A key that is equal for arrays whose elements have the same bytes, by position or, with ``by_index``, by index."""
+    """A key that is equal for two arrays if their elements have the same bytes in the same places.
+
+    With ``by_index``, elements of the same index must be in the same places; otherwise it suffices that the n-th elements of
+    both layouts are, whatever their indices.
+    """
     order = (shape.dims, shape.minor_to_major, shape.tiles) if shape.tiles or by_index else None
     return shape.bytes, BITS[shape.dtype], shape.memory_space, order

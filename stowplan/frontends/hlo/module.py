@@ -1,7 +1,7 @@
 """An HLO module: computations of instructions, with their attributes as text and as numbers.
 
-Only names, shapes and attributes are interpreted. Functions that read an attribute raise an InputError, which names the
-instruction, if the text is not valid.
+Functions that read an attribute of an instruction raise an InputError, which names the instruction and its line, if the text of
+the attribute is not valid.
 """
 
 from __future__ import annotations
@@ -27,30 +27,43 @@ class Alias(msgspec.Struct, frozen=True):
     """An output leaf of an instruction (or the program) that shares storage with a leaf of an operand (or parameter)."""
 
     output_index: tuple[int, ...]
+    """Index of the leaf in the result; empty if the result is an array."""
     operand: int
+    """Number of the operand or parameter."""
     operand_index: tuple[int, ...]
+    """Index of the leaf in the operand or parameter; empty if that is an array."""
     kind: str
     """``may-alias`` or ``must-alias`` in a module's header; empty for instructions."""
 
 
 class Instruction(msgspec.Struct, frozen=True, gc=False):
-    """One instruction as written."""
+    """One instruction as the text has it; short forms of asynchronous instructions are expanded."""
 
     name: str
+    """Its name without the percent sign."""
     opcode: str
+    """Its operation, such as ``fusion``."""
     shape: Shape
+    """Shape of its result."""
     operands: tuple[str, ...]
     """Names of instructions of the same computation, all defined above this one."""
     argument: str
     """The text in the parentheses of a ``parameter`` or ``constant``; empty for all other opcodes."""
     attributes_text: str
+    """The text after the operands, such as ``kind=kLoop, calls=%fused``."""
     called: tuple[str, ...]
-    """Computations it calls: ``(condition, body)`` for a while, the branches of a conditional, otherwise one or none."""
+    """Names of the computations that it calls: the condition and the body of a ``while``, the branches of a ``conditional``,
+    and one or none for most others."""
     is_root: bool
+    """Whether the text marks it as the result of its computation."""
     line: int
+    """Its line in the text, counted from 1."""
 
     def attribute(self, name: str) -> str | None:
-        """Text of one attribute, or None. This is faster than :attr:`attributes` on lines with long backend configurations."""
+        """Text of one attribute; None if the instruction does not have it.
+
+        This is faster than :attr:`attributes` on lines with long backend configurations.
+        """
         if f"{name}=" not in self.attributes_text:
             return None
         for key, value in self._split():
@@ -65,12 +78,12 @@ class Instruction(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def parameter_number(self) -> int | None:
-        """Number of a ``parameter``, None for every other opcode."""
+        """Number of a ``parameter``; None for every other opcode."""
         return int(self.argument) if self.opcode == "parameter" else None
 
     @property
     def output_aliases(self) -> tuple[Alias, ...]:
-        """The pairs in the attribute ``output_to_operand_aliasing``."""
+        """The pairs of leaves in the attribute ``output_to_operand_aliasing``."""
         text = self.attribute("output_to_operand_aliasing")
         return () if text is None else parse_aliases(text, self.line)
 
@@ -86,9 +99,13 @@ class Computation(msgspec.Struct, frozen=True, dict=True):
     """A computation: instructions in the order of the text, which is the schedule if the module is scheduled."""
 
     name: str
+    """Its name without the percent sign."""
     instructions: tuple[Instruction, ...]
+    """Its instructions, each after its operands."""
     root: Instruction
+    """The instruction whose value the computation returns."""
     line: int
+    """The line in which it begins, counted from 1."""
 
     @cached_property
     def by_name(self) -> dict[str, Instruction]:
@@ -106,11 +123,15 @@ class HloModule(msgspec.Struct, frozen=True, dict=True):
     """A parsed module. Computations are in the order of the text, callees before their callers."""
 
     name: str
+    """Its name in the header."""
     attributes_text: str
+    """The text of the header after the name."""
     computations: dict[str, Computation]
+    """All computations by name."""
     entry: Computation
+    """The computation that runs as the program."""
     source: str | None = None
-    """The file from which it was read."""
+    """Path of the file from which it was read; None if it was parsed from a text."""
 
     @cached_property
     def attributes(self) -> dict[str, str]:
@@ -135,7 +156,7 @@ def split_attributes(text: str, line: int) -> Iterator[tuple[str, str]]:
     Raises
     ------
     InputError
-        Brackets are not balanced, a string is not closed, or something is no attribute.
+        Brackets are not balanced, a string is not closed, or a part of the text is no attribute.
     """
     position = 0
     while position < len(text):
@@ -151,7 +172,9 @@ def split_attributes(text: str, line: int) -> Iterator[tuple[str, str]]:
 
 
 def end_of_value(text: str, start: int, line: int) -> int:
-    """Position of the first comma or closing bracket from ``start`` on outside of brackets and strings, or the text's length.
+    """Position of the first comma or closing bracket from ``start`` on that is outside of brackets and strings.
+
+    It is the length of the text if there is none.
 
     Raises
     ------
@@ -182,7 +205,8 @@ def end_of_value(text: str, start: int, line: int) -> int:
 
 
 def parse_aliases(text: str, line: int) -> tuple[Alias, ...]:
-    """Parses the pairs of ``{ {0}: (1, {}, may-alias), ... }``."""
+    """Parses pairs of leaves that share storage, such as ``{ {0}: (1, {}, may-alias), ... }``; raises InputError for other
+    texts."""
     inner = text.strip()
     aliases = tuple(
         Alias(_parse_index(match[1]), int(match[2]), _parse_index(match[3]), match[4] or "") for match in _ALIAS.finditer(inner)
@@ -207,20 +231,22 @@ _PADS = re.compile(r"-?[0-9]{1,18}_-?[0-9]{1,18}(?:_[0-9]{1,18})?(?:x-?[0-9]{1,1
 
 
 class Window(NamedTuple):
-    """The attribute ``window={size=3x3 stride=2x2 pad=1_1x1_1 lhs_dilate=..
-
-    rhs_dilate=..}``, with an entry for each dimension.
-    """
+    """The attribute ``window={size=3x3 stride=2x2 pad=1_1x1_1}``; each list has an entry for each dimension."""
 
     size: list[int]
+    """Extents of the window."""
     stride: list[int]
+    """Distances between neighbouring positions of the window."""
     pad: list[tuple[int, int]]
+    """Numbers of elements of padding before and after the operand."""
     lhs_dilate: list[int]
+    """Distances between neighbouring elements of the dilated operand; 1 without dilation."""
     rhs_dilate: list[int]
+    """Distances between neighbouring elements of the dilated window; 1 without dilation."""
 
 
 def numbers(instruction: Instruction, name: str, *, below: int | None = None, needed: bool = True) -> list[int]:
-    """The numbers of ``name={1,0}`` or ``name=1``; none if the attribute is missing and not ``needed``.
+    """The numbers of an attribute ``name={1,0}`` or ``name=1``; none if the attribute is missing and not ``needed``.
 
     Parameters
     ----------
@@ -242,7 +268,7 @@ def numbers(instruction: Instruction, name: str, *, below: int | None = None, ne
 
 
 def number(instruction: Instruction, name: str, *, below: int) -> int:
-    """The number of ``name=1``, which must be at least 0 and less than ``below``."""
+    """The number of an attribute ``name=1``, which must be at least 0 and less than ``below``."""
     values = numbers(instruction, name)
     if len(values) != 1 or not 0 <= values[0] < below:
         raise instruction.error(f"found {name}={excerpt(str(instruction.attribute(name)))}, expected one number below {below}")
@@ -250,7 +276,7 @@ def number(instruction: Instruction, name: str, *, below: int) -> int:
 
 
 def ranges(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
-    """(start, end, step) of each dimension of ``slice={[0:2], [1:10:2]}``."""
+    """(start, end, step) of each of ``rank`` dimensions in the attribute ``slice={[0:2], [1:10:2]}``."""
     text = instruction.attribute("slice")
     parts = _RANGE.findall(text) if text is not None and _RANGES.fullmatch(text) else []
     bounds = [(int(start), int(end), int(step or 1)) for start, end, step in parts]
@@ -262,7 +288,7 @@ def ranges(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
 
 
 def padding(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
-    """(low, high, interior) of each dimension of ``padding=1_0_1x0_2``."""
+    """(low, high, interior) of each of ``rank`` dimensions in the attribute ``padding=1_0_1x0_2``."""
     text = instruction.attribute("padding") or ""
     if not rank and not text:
         return []
@@ -273,7 +299,7 @@ def padding(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
 
 
 def window(instruction: Instruction, rank: int) -> Window:
-    """The window over ``rank`` dimensions; missing entries are 1, and 0 for padding."""
+    """The window over ``rank`` dimensions; missing paddings are 0, and all other missing entries are 1."""
     text = (instruction.attribute("window") or "{}").strip("{}")
     given: dict[str, str] = dict(part.split("=", 1) for part in text.split() if "=" in part)
 
@@ -295,7 +321,11 @@ def window(instruction: Instruction, rank: int) -> Window:
 
 
 def convolution_labels(instruction: Instruction, left: int, right: int, result: int) -> tuple[str, str, str]:
-    """``dim_labels=b01f_01io->b01f`` of operands and result of these ranks: batch, features, spatial dimensions."""
+    """The labels of dimensions in the attribute ``dim_labels=b01f_01io->b01f``, for operands and a result of these ranks.
+
+    Returns one text each for the left operand, the right operand and the result. In them, ``b`` is the batch, ``f`` are
+    features, ``i`` and ``o`` are input and output features of a kernel, and digits are spatial dimensions.
+    """
     text = instruction.attribute("dim_labels") or ""
     match = _LABELS.fullmatch(text)
     if match is None:
@@ -310,6 +340,6 @@ def convolution_labels(instruction: Instruction, left: int, right: int, result: 
 
 
 def estimated_cycles(instruction: Instruction) -> int | None:
-    """The compiler's estimate of the cycles of one run; None if the instruction has none."""
+    """The compiler's estimate of the clock cycles of one run; None if the instruction has none."""
     match = _CYCLES.search(instruction.attributes_text)
     return int(match[1]) if match else None

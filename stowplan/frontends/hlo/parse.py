@@ -1,7 +1,7 @@
 """Parses HLO text, as ``--xla_dump_hlo_as_text`` writes it, with or without ``%`` signs and signatures of computations.
 
-One regular expression parses nearly every line; a slower scanner parses the others, which have tuple shapes or literals with
-parentheses. Each text of a shape is parsed once, because shapes repeat.
+One regular expression parses nearly every line of an instruction; a slower scanner parses the others, which have nested tuple
+shapes or literals with parentheses. The text of each shape is parsed once, because the same shapes occur in many lines.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 from stowplan import files
 from stowplan.deadline import check_reading
 from stowplan.errors import InputError, naming
+from stowplan.file_uses import hint_for_text, refusal_of
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, end_of_value, split_attributes
 from stowplan.frontends.hlo.opcodes import OPCODES
 from stowplan.frontends.hlo.shape import Shape, TupleShape, excerpt, parse_shape
@@ -49,8 +50,8 @@ _CALL_ATTRIBUTES = (
 #: The least number of computations that an instruction must call.
 _CALLS = {"while": 2, "fusion": 1, "call": 1, "conditional": 1, "async-start": 1}
 #: Attributes that belong to ``X-start`` itself; its other attributes belong to the operation X.
-_OF_A_START = ("async_execution_thread", "backend_config", "control-predecessors", "cross_program_prefetch_index", "metadata")
-#: So many bytes of a file are read to decide whether it is HLO text.
+_START_ONLY = ("async_execution_thread", "backend_config", "control-predecessors", "cross_program_prefetch_index", "metadata")
+#: Number of bytes of a file that are read to decide whether it is HLO text.
 _PEEK_BYTES = 1 << 12
 
 
@@ -64,7 +65,13 @@ def read_module(path: str | Path) -> HloModule:
         rest is not read.
     """
     with naming(path):
-        _check_start(_peek(path))
+        head = _peek(path)
+        if refusal := refusal_of(head, path):
+            raise InputError(refusal)
+        try:
+            _check_start(head)
+        except InputError as error:
+            raise InputError(f"{error.message}{hint_for_text(path)}", place=error.place) from None
         return parse_module(files.read_text(path), source=str(path))
 
 
@@ -80,7 +87,10 @@ def parse_module(text: str, source: str | None = None) -> HloModule:
 
 
 def _peek(path: str | Path) -> bytes:
-    """The first bytes of a file, after decompression; a damaged file is reported when all of it is read."""
+    """The first bytes of a file, after decompression.
+
+    For a file that cannot be read they are those of a module, so that the error is raised when all of the file is read.
+    """
     try:
         with open(path, "rb") as stream:
             if stream.read(2) != b"\x1f\x8b":
@@ -94,6 +104,7 @@ def _peek(path: str | Path) -> bytes:
 
 
 def _check_start(head: bytes) -> None:
+    """Raises InputError unless the first line that is not empty and no comment begins as a module does."""
     line = 1
     for row in head.splitlines():
         stripped = row.strip()
@@ -123,7 +134,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 class _Parser:
-    """The state of one pass over the text."""
+    """The state of one pass over the text; ``line`` is the number of the current line."""
 
     def __init__(self, text: str, source: str | None):
         self.text = text
@@ -133,6 +144,7 @@ class _Parser:
         self.shapes: dict[str, Shape] = {}
 
     def parse(self) -> HloModule:
+        """Parses the module; errors without a place get the current line."""
         lines = _lines(self.text)
         try:
             return self._parse(lines)
@@ -170,6 +182,7 @@ class _Parser:
         return HloModule(name, attributes_text, self.computations, entry, self.source)
 
     def _header(self, lines: Iterator[str]) -> tuple[str, str]:
+        """The name of the module and the text of its attributes."""
         for line in lines:
             self.line += 1
             if not line or line.startswith("//"):
@@ -184,6 +197,7 @@ class _Parser:
         raise InputError("found the end of the text, expected HloModule")
 
     def _computation(self, name: str, lines: Iterator[str]) -> Computation:
+        """Parses the lines of a computation up to its closing brace."""
         opened = self.line
         instructions: dict[str, Instruction] = {}
         root: Instruction | None = None
@@ -220,6 +234,7 @@ class _Parser:
         raise InputError(f"found the end of the text, expected the closing brace of %{name} opened in line {opened}")
 
     def _instruction(self, line: str, instruction_of: dict[str, Instruction]) -> Instruction:
+        """Parses a line; ``instruction_of`` has the instructions of the computation that are defined above it."""
         match = _INSTRUCTION.fullmatch(line)
         if match is not None:
             root, name, shape_text, opcode, argument, attributes_text = match.groups()
@@ -249,7 +264,11 @@ class _Parser:
         return instruction if opcode in OPCODES else self._asynchronous(instruction, instruction_of)
 
     def _asynchronous(self, short: Instruction, instruction_of: dict[str, Instruction]) -> Instruction:
-        """Expands the short form ``X-start`` to ``async-start`` with a computation that does X; likewise its update and end."""
+        """Expands the short form of an asynchronous instruction.
+
+        ``X-start`` becomes ``async-start`` of a new computation that runs the operation X, ``X-update`` becomes
+        ``async-update``, and ``X-done`` becomes ``async-done``.
+        """
         wrapped, _, suffix = short.opcode.rpartition("-")
         if wrapped not in OPCODES or suffix not in ("start", "update", "done"):
             raise InputError(f"found opcode {excerpt(short.opcode)}, expected one of HLO's")
@@ -268,10 +287,11 @@ class _Parser:
         root = msgspec.structs.replace(short, opcode=wrapped, shape=short.shape.parts[1], operands=row_names, is_root=True)
         body = Computation(f"{short.name}/{self.line}", (*rows, root), root, self.line)
         self.computations[body.name] = body
-        start_attributes = (f"{key}={value}" for key, value in short.attributes.items() if key in _OF_A_START)
+        start_attributes = (f"{key}={value}" for key, value in short.attributes.items() if key in _START_ONLY)
         return msgspec.structs.replace(instruction, called=(body.name,), attributes_text=", ".join(start_attributes))
 
     def _split_slowly(self, line: str) -> tuple[str | None, str, str, str, str, str]:
+        """The parts of a line that the regular expression for common lines does not match, as its groups."""
         match = _INSTRUCTION_HEAD.match(line)
         if match is None:
             raise InputError(f"found {excerpt(line)}, expected an instruction, '%name = shape opcode(operands), ...'")
@@ -290,6 +310,7 @@ class _Parser:
         return match[1], match[2], match[3], match[4], line[start:end], rest[2:]
 
     def _operands(self, text: str, instruction_of: dict[str, Instruction]) -> tuple[str, ...]:
+        """Names of the operands in the text between the parentheses."""
         if not text:
             return ()
         if "/*" in text:
@@ -300,7 +321,8 @@ class _Parser:
         return self._operands_with_shapes(text, instruction_of)
 
     def _operands_with_shapes(self, text: str, instruction_of: dict[str, Instruction]) -> tuple[str, ...]:
-        """Operands written as ``f32[2]{0} %name``; it also finds the unknown operand if there are no shapes."""
+        """Names of operands that are written with their shapes, as in ``f32[2]{0} %name``; raises InputError for a name that is
+        not defined above."""
         names = []
         position = 0
         while position < len(text):
@@ -313,6 +335,7 @@ class _Parser:
         return tuple(names)
 
     def _unknown_operand(self, name: str) -> InputError:
+        """The error for an operand that is not defined above; it says where the name is defined, if it is."""
         defined = re.compile(rf"^\s*(?:ROOT )?%?{re.escape(name)} = ", re.MULTILINE)
         later = defined.search(self.text) if name else None
         if later is not None:
@@ -322,6 +345,7 @@ class _Parser:
         return InputError(f"found unknown operand {excerpt(name)}, expected an instruction defined above")
 
     def _called(self, attributes_text: str, opcode: str) -> tuple[str, ...]:
+        """Names of the computations that an instruction calls, in the order of :data:`_CALL_ATTRIBUTES`."""
         expected = _CALLS.get(opcode, 0)
         by_attribute: dict[str, list[str]] = {}
         for key, value in split_attributes(attributes_text, self.line):
@@ -341,7 +365,9 @@ class _Parser:
 
 
 def _check_balance(text: str, line: int) -> None:
-    # Counting is a hundred times faster than scanning. The counts differ only if strings contain brackets.
+    """Raises InputError if brackets are not balanced, or a string is not closed."""
+    # Counting brackets is a hundred times faster than scanning the text. In a valid text the counts differ only if strings
+    # contain brackets.
     if text.count("{") != text.count("}") or text.count("(") != text.count(")") or text.count('"') % 2:
         for _ in split_attributes(text, line):
             pass

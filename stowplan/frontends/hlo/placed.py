@@ -1,6 +1,9 @@
-"""Reads from a compiled module the memories of operands and results, the cycles, and the signatures of a program's steps.
+"""Reads from compiled modules the memories of operands and results, the cycles, and the signatures of a program's steps.
 
-A step is an instruction after memory-space assignment. Its *signature* says what it computes, and on which shapes and layouts.
+A *step* is an instruction of the program in the order of the schedule. Its *signature* is a hash of everything that its time
+depends on besides memory: its operation, shapes and layouts. *Memory-space assignment* is the pass of XLA that decides which
+arrays are in fast memory; after it, the layout of an array names its memory space, such as ``S(1)``. *Cycles* are the estimates
+that the compiler writes to instructions as ``estimated_cycles``.
 """
 
 from __future__ import annotations
@@ -39,7 +42,9 @@ class Placed(NamedTuple):
     """An instruction that may be a step, with its computation."""
 
     instruction: Instruction
+    """The instruction."""
     computation: Computation
+    """The computation that contains it."""
 
     def operand_shapes(self) -> Iterator[ArrayShape]:
         """Shapes of the arrays that it reads; tuples are flattened."""
@@ -58,10 +63,12 @@ class Placed(NamedTuple):
 
 
 class StepLeaves(NamedTuple):
-    """Tensors of the arrays that a step's instruction reads and defines; None for an array without storage."""
+    """Numbers of the tensors of the arrays that a step's instruction reads and defines; None for an array without storage."""
 
     operands: tuple[int | None, ...]
+    """Tensors of the arrays of all operands, in order; tuples are flattened."""
     results: tuple[int | None, ...]
+    """Tensors of the arrays of the result, in order."""
 
 
 def placed_instructions(module: HloModule) -> dict[str, Placed]:
@@ -82,7 +89,10 @@ def placed_instructions(module: HloModule) -> dict[str, Placed]:
 
 
 def step_leaves(step: ProgramStep, at: Placed, program: Program) -> StepLeaves:
-    """The tensors of the arrays of a step; ``at`` is its instruction in a module with the same operands as the program."""
+    """The tensors of the arrays of a step.
+
+    ``at`` is the instruction of the step in a module in which the instruction has the same operands as in the program.
+    """
     path = step.name[: len(step.name) - len(at.instruction.name)]
 
     def tensors(instruction: Instruction) -> Iterator[int | None]:
@@ -102,23 +112,24 @@ def read_cycle_table(
     Parameters
     ----------
     slow_path
-        Module compiled with everything in slow memory.
+        Module that was compiled with everything in slow memory.
     planned_path
-        The same module with the compiler's own plan; a use is fast where the layout of the operand or result says
-        ``S(fast_space)``.
+        The same module with the compiler's own plan. A use is served from fast memory if the layout of the operand or result
+        has the memory space ``fast_space``.
     program
-        The program to be planned. Instructions are matched by name; steps that a module lacks, or that have other operands
-        there, get no estimate. So does a step whose planned instruction reads one tensor from both memories.
+        The program to be planned. Instructions are matched by name.
 
     Returns
     -------
     CycleTable
-        Cycles of each step that has estimates, in slow memory and as planned.
+        Cycles of each step that has an estimate in the first module. The cycles as planned are left out if the second module
+        has no such instruction, if the instruction has another opcode or other numbers of operands or results there, or if it
+        reads one tensor from both memories.
 
     Raises
     ------
     InputError
-        A file that is not HLO text, or a module without an estimate for any step of the program.
+        A file is not HLO text, or the first module has no estimate for any step of the program.
     """
     slow, planned = placed_instructions(read_module(slow_path)), placed_instructions(read_module(planned_path))
     steps = {}
@@ -139,7 +150,10 @@ def read_cycle_table(
 def _fast_uses(
     step: ProgramStep, planned: Placed, slow: Placed, program: Program, fast_space: int
 ) -> frozenset[tuple[int, bool]] | None:
-    """Uses of the step that the planned instruction serves from fast memory; None if that is ambiguous."""
+    """Uses (tensor, whether it is written) of a step that the planned instruction serves from fast memory.
+
+    None if the planned instruction has other numbers of operands or results, or serves one use from both memories.
+    """
     leaves, planned_spaces = step_leaves(step, slow, program), planned.spaces()
     if len(list(planned.operand_shapes())) != len(leaves.operands) or len(planned_spaces) != sum(map(len, leaves)):
         return None
@@ -154,7 +168,8 @@ def _fast_uses(
     return frozenset(use for use, marks in spaces.items() if True in marks)
 
 
-#: Attributes on which no cost depends, or that name computations, which have their own digests.
+#: Attributes that are not part of a signature: no time depends on them, or they name computations, which have digests of their
+#: own.
 _LEFT_OUT = frozenset({
     "backend_config", "metadata", "frontend_attributes", "sharding", "origin", "control-predecessors",
     "calls", "to_apply", "body", "condition", "branch_computations", "called_computations", "select", "scatter", "comparator",
@@ -162,14 +177,19 @@ _LEFT_OUT = frozenset({
 
 
 def sign_steps(module: HloModule, program: Program) -> dict[str, StepSignature]:
-    """Computes the signature of every step of a program, by the step's name.
+    """Computes the signatures of the steps of a program.
 
     Parameters
     ----------
     module
         The module from which the program was made, before memory-space assignment.
     program
-        The result of :func:`~stowplan.frontends.hlo.program_from_module`.
+        The program that :func:`~stowplan.frontends.hlo.program_from_module` returned for this module.
+
+    Returns
+    -------
+    dict
+        The signature of each step, by the step's name. Steps that only name data have none.
     """
     placed = placed_instructions(module)
     digests, opcodes = _computation_digests(module)
@@ -220,11 +240,11 @@ def read_assignment(
     ----------
     compiled
         Path of HLO text (plain or gzip), or a module. Steps are matched by name; steps that are missing there, or that have
-        another number of operands or results, are left out.
+        another opcode or another number of operands or results, are left out.
     signatures
-        The result of :func:`sign_steps`.
+        The signatures of the program's steps (:func:`sign_steps`).
     fast_space
-        Memory space of fast memory in layouts, such as ``S(3)``.
+        Number of the memory space of fast memory, such as 3 for ``S(3)`` in layouts.
 
     Raises
     ------
@@ -271,18 +291,19 @@ def read_costs(
     Parameters
     ----------
     paths
-        Files of :meth:`~stowplan.hardware.costs.signatures.LatencyTable.save`, and HLO text with ``estimated_cycles``.
+        Latency tables that :meth:`~stowplan.hardware.costs.signatures.LatencyTable.save` has written, and HLO text with
+        ``estimated_cycles``. If two files have different cycles for the same entry, the later file counts.
     module, program
         The module that is to be planned, and its program.
     target
         The machine; TPU v4 by default.
     predictor
-        Predicts costs that no file has; by default this package's model for the machine.
+        Predicts costs for which no file has an entry; by default this package's model for the machine.
 
     Raises
     ------
     InputError
-        A file is neither, or no file has an entry for any step of the program.
+        A file is neither a latency table nor HLO text with estimates, or no file has an entry for any step of the program.
     """
     signatures = sign_steps(module, program)
     machine = target or load_target("tpu-v4")
@@ -296,14 +317,15 @@ def read_costs(
             table.add(read_assignment(path, signatures, fast_space=machine.fast_space), signatures)
     if not any(step.signature in table for step in signatures.values()):
         raise InputError(f"found no entry for any step of {program.name}, expected some", source=last)
-    known_entries = table.only(step.signature for step in signatures.values())
-    return SignatureCosts(signatures, known_entries, predictor or shipped(machine.predictor))
+    entries = table.only(step.signature for step in signatures.values())
+    return SignatureCosts(signatures, entries, predictor or shipped(machine.predictor))
 
 
 def _computation_digests(module: HloModule) -> tuple[dict[str, str], dict[str, Counter[str]]]:
-    """For each computation, a digest, and how often it has each opcode.
+    """For each computation, by its name, a digest, and the number of its instructions of each opcode.
 
-    The digest depends neither on names nor on the order of independent instructions.
+    The digest depends neither on names nor on the order of independent instructions. The numbers include the instructions of
+    computations that are called.
     """
     digests: dict[str, str] = {}
     opcodes: dict[str, Counter[str]] = {}
@@ -335,7 +357,10 @@ def _digest(text: str) -> str:
 
 
 def _shape_text(shape: Shape, text_of: dict[int, str]) -> str:
-    """Types, extents and layouts of a shape as text, without memory spaces. Equal shapes of a module are one object."""
+    """Types, extents and layouts of a shape as text, without memory spaces.
+
+    ``text_of`` caches texts by the identity of the shape, because equal shapes of a parsed module are one object.
+    """
     text = text_of.get(id(shape))
     if text is None:
         text = text_of[id(shape)] = ";".join(
@@ -345,12 +370,14 @@ def _shape_text(shape: Shape, text_of: dict[int, str]) -> str:
 
 
 def _attribute_texts(instruction: Instruction) -> list[str]:
+    """The attributes that are part of a signature, as sorted texts."""
     if not instruction.attributes_text:
         return []
     return sorted(f"{name}={value}" for name, value in instruction.attributes.items() if name not in _LEFT_OUT)
 
 
 def _leaves_of(step: ProgramStep, at: Placed, leaves: StepLeaves) -> tuple[Leaf, ...]:
+    """The arrays that a step reads and defines. Several arrays of one use share its bytes in proportion to their sizes."""
     position = {(use.tensor, use.is_output): number for number, use in enumerate(step.uses)}
     shapes = [*at.operand_shapes(), *at.result_shapes()]
     keys = [(tensor, False) for tensor in leaves.operands] + [(tensor, True) for tensor in leaves.results]

@@ -1,11 +1,13 @@
 """The schedule of a module: instructions of its entry as steps, with computations of loops, calls and branches inlined.
 
-A value is one write of one array. Instructions that only name data (tuples, bitcasts, results of loops) create no values; their
-leaves refer to existing values.
+A *value* is one write of one array. Values are numbered in the order of their definition. A *leaf* is an array in the result of
+an instruction, which may be a tuple. Instructions that only name data (tuples, bitcasts, results of loops) create no values;
+their leaves refer to existing values.
 
 Values that are never live at the same time may share storage. A value is live from its definition to its last read. Time is
-counted in half steps: step ``t`` happens at ``2 t``, and the moment after it is ``2 t + 1``. Inputs of the program are defined
-at ``-1``. A value may reuse the storage of another one in the step that reads the other one last.
+counted in half steps, which are called *moments*: step ``t`` happens at the moment ``2 t``, and ``2 t + 1`` is the moment after
+it. Inputs of the program are defined at ``-1``. A value may reuse the storage of another one in the step that reads the other
+one last.
 """
 
 from __future__ import annotations
@@ -36,16 +38,22 @@ class Values:
     def __init__(self) -> None:
         self.names: list[str] = []
         self.sizes: list[int] = []
+        """[values] Bytes of each value; for a value that represents a storage, the bytes of the storage."""
         self.defined: list[int] = []
+        """[values] The moment at which each value is defined."""
         self.last_read: list[int] = []
+        """[values] The last moment at which each value is live."""
         self.frozen: list[bool] = []
         """[values] Whether the value must not be overwritten: constants, and parameters that the caller keeps."""
         self._parent: list[int] = []
         self._lives: list[list[tuple[int, int]]] | None = None
+        """[values] For a value that represents a storage, the sorted live ranges of all values there; None before the first
+        :meth:`share`."""
         self._frozen_sets: set[int] = set()
+        """Values that represent a storage with a frozen value."""
 
     def add(self, name: str, size: int, defined: int, *, frozen: bool = False) -> int:
-        """Add a value with its own storage; ``size`` is in bytes."""
+        """Adds a value of ``size`` bytes with storage of its own, and returns its number."""
         self.names.append(name)
         self.sizes.append(size)
         self.defined.append(defined)
@@ -55,7 +63,7 @@ class Values:
         return len(self._parent) - 1
 
     def read(self, value: int, moment: int) -> None:
-        """Record that a value is live at a moment. All reads must be recorded before the first :meth:`share`."""
+        """Records that a value is live at a moment. All reads must be recorded before the first :meth:`share`."""
         self.last_read[value] = max(self.last_read[value], moment)
 
     def storage(self, value: int) -> int:
@@ -68,17 +76,20 @@ class Values:
         return root
 
     def share(self, first: int, second: int, *, forced: bool = False) -> bool:
-        """Unite the storages of two values, if no two values there are live at the same time and no frozen one is overwritten.
+        """Unites the storages of two values, if the values there are compatible.
+
+        They are if both storages have the same size, no value of one is live at the same time as a value of the other, and no
+        value of either is frozen.
 
         Parameters
         ----------
         forced
-            Whether to unite them in any case.
+            Whether to unite the storages even if they are not compatible.
 
         Returns
         -------
         bool
-            Whether these conditions hold.
+            Whether they are compatible, or were united before.
         """
         first, second = self.storage(first), self.storage(second)
         if first == second:
@@ -114,54 +125,73 @@ def _is_free(lives: list[tuple[int, int]], life: tuple[int, int]) -> bool:
     return place == 0 or (lives[place - 1][0] != life[0] and lives[place - 1][1] <= life[0])
 
 
-#: Steps that run more often than this, or that compute more than this, are refused, so that sums stay within 64 bits.
+#: A program is refused if a step runs more often than the first number, or if one run of a step computes more operations or
+#: elements than the second. The limits keep sums within 64 bits.
 MAX_WEIGHT = 10**9
 MAX_WORK = 1 << 53
 
-#: The value of a leaf without storage: a token, an array without elements, or a flag of an asynchronous copy. Such leaves of an
-#: asynchronous start have smaller numbers, a different one for each start, by which its end is recognized.
+#: The value of a leaf without storage: a token, an array without elements, or a flag of an asynchronous copy. Leaves without
+#: storage of an asynchronous start have smaller numbers, a different one for each start, by which its end finds the start.
 NOWHERE = -1
 
 
 class Read(NamedTuple):
-    """A step reads ``bytes`` of a value: possibly only a slice, and 0 bytes of a value that it overwrites in place."""
+    """A read of a value by a step."""
 
     value: int
+    """Number of the value."""
     bytes: int
+    """Bytes that the step reads: fewer than the value has for a slice, and 0 for a value that it only overwrites in place."""
 
 
 class Update(NamedTuple):
     """A step may write ``result`` into the storage of ``operand``; it then writes only ``write`` bytes."""
 
     operand: int
+    """Number of the value that is overwritten."""
     result: int
+    """Number of the value that is written."""
     write: int
+    """Bytes that are written; less than the size of the result if the other bytes remain those of the operand."""
 
 
 class ScheduledStep(NamedTuple):
     """One instruction that is a step of the program."""
 
     instruction: Instruction
+    """The instruction."""
     name: str
+    """Its name; that of an instruction that is inlined several times begins with the names of the loops and calls around it."""
     opcode: str
+    """Its opcode; ``AllocateBuffer`` for a custom call of this target, and ``copy`` for the start of an asynchronous copy."""
     work: Work
+    """The arithmetic of one run."""
     weight: int
+    """How often the step runs: the product of the trip counts of the loops around it."""
     reads: list[Read]
+    """The values that it reads."""
     writes: list[int]
+    """Numbers of the values that it defines, or updates at the end of an asynchronous operation."""
     updates: list[Update]
+    """The results that it may write in place."""
     begun: int | None = None
     """For a step that ends an asynchronous operation, the step that starts it; otherwise None."""
 
 
 class _Scope(NamedTuple):
-    """One computation during a walk; ``leaves`` has the values of the leaves of each instruction."""
+    """One computation during a walk."""
 
     computation: Computation
+    """The computation."""
     leaves: dict[str, list[int]]
+    """The values of the leaves of each instruction so far, by the name of the instruction."""
     path: str
+    """Names of the loops and calls around the computation, each followed by a slash."""
     weight: int
+    """How often the computation runs."""
 
     def operands(self, instruction: Instruction) -> list[list[int]]:
+        """The values of the leaves of each operand."""
         return [self.leaves[operand] for operand in instruction.operands]
 
 
@@ -179,7 +209,7 @@ class Schedule(LeafWalk[int]):
         check_extent(module)
         self.values = Values()
         self.value_of: dict[str, int] = {}
-        """From a leaf of an instruction, as ``name`` or ``name{index}``, to its value."""
+        """The value of each leaf of an instruction, by ``name`` or ``name{index}``."""
         self.steps: list[ScheduledStep] = []
         self.loops: list[ProgramLoop] = []
         self.carried: list[tuple[int, int]] = []
@@ -193,11 +223,11 @@ class Schedule(LeafWalk[int]):
         self._access = fused_access(module)
         self._donated = {(alias.operand, alias.operand_index) for alias in module.input_output_alias}
         self._parameter_values: dict[tuple[int | None, tuple[int, ...]], int] = {}
-        """From the number of an entry parameter and an index in it to the value of that leaf."""
+        """The value of each leaf of an entry parameter, by the number of the parameter and the index of the leaf."""
         self._updated: dict[int, int] = {}
-        """From a result that is written in place to the value that it overwrites."""
+        """For each result that is written in place, the value that it overwrites."""
         self._starts: dict[int, tuple[int, list[int]]] = {}
-        """From a leaf of an asynchronous start to its step and the values that it reads."""
+        """For each leaf that an asynchronous start creates, the step of the start and the values that the start reads."""
         self._repeated = _repeated_names(module)
         self._trips: dict[tuple[str, str], int | None] = {}
         results = self._walk(module.entry, None, "", 1)
@@ -211,7 +241,10 @@ class Schedule(LeafWalk[int]):
                 self.donated.append((pair[0], pair[1]))
 
     def _walk(self, computation: Computation, arguments: list[list[int]] | None, path: str, weight: int) -> list[int]:
-        """Add the steps of a computation; ``arguments`` are the values of its parameters' leaves, None for the entry."""
+        """Adds the steps of a computation, and returns the values of the leaves of its root.
+
+        ``arguments`` are the values of the leaves of its parameters; None for the entry.
+        """
         scope = _Scope(computation, {}, path, weight)
         check_reading()
         for instruction in computation.instructions:
@@ -228,6 +261,7 @@ class Schedule(LeafWalk[int]):
         return scope.leaves[computation.root.name]
 
     def _instruction(self, instruction: Instruction, name: str, scope: _Scope) -> list[int]:
+        """Adds the steps of an instruction, and returns the values of its leaves."""
         opcode = instruction.opcode
         if opcode in ("parameter", "constant"):
             return self._inputs(instruction, name)
@@ -249,6 +283,7 @@ class Schedule(LeafWalk[int]):
     # Instructions that are no steps
 
     def _inputs(self, instruction: Instruction, name: str) -> list[int]:
+        """Adds the values of a parameter or constant, and returns them."""
         number = instruction.parameter_number
         values = []
         for index, leaf in instruction.shape.leaves:
@@ -266,12 +301,14 @@ class Schedule(LeafWalk[int]):
     def _in_line(
         self, instruction: Instruction, called: str, operands: list[list[int]], scope: _Scope, trips: int = 1
     ) -> list[int]:
+        """Adds the steps of a computation that an instruction runs ``trips`` times, and returns its values."""
         computation = self.module.computations[called]
         if len(computation.parameters) != len(operands):
             raise instruction.error(f"found {len(operands)} operands, expected the {len(computation.parameters)} of %{called}")
         return self._walk(computation, operands, f"{scope.path}{instruction.name}/", scope.weight * trips)
 
     def _loop(self, instruction: Instruction, scope: _Scope) -> list[int]:
+        """Adds the steps of a loop: those of its condition, followed by those of its body."""
         carried = scope.leaves[first_operand(instruction, scope.computation).name]
         key = scope.computation.name, instruction.name
         if key not in self._trips:
@@ -302,7 +339,7 @@ class Schedule(LeafWalk[int]):
         return results
 
     def _branches(self, instruction: Instruction, scope: _Scope) -> list[int]:
-        """Add all branches of a conditional one after the other, because each of them might run."""
+        """Adds the steps of all branches of a conditional one after the other, because each of them might run."""
         if len(instruction.operands) != len(instruction.called) + 1:
             raise instruction.error(f"found {len(instruction.called)} branches, expected {len(instruction.operands) - 1}")
         chosen_by, *operands = scope.operands(instruction)
@@ -321,6 +358,7 @@ class Schedule(LeafWalk[int]):
     # Steps
 
     def _step(self, instruction: Instruction, name: str, scope: _Scope) -> list[int]:
+        """Adds a step, and returns the values of its leaves."""
         moment = 2 * len(self.steps)
         access = instruction_access(instruction, scope.computation, self._access)
         work = instruction_work(instruction, scope.computation, self._work)
@@ -361,9 +399,9 @@ class Schedule(LeafWalk[int]):
         return results
 
     def _end(self, instruction: Instruction, name: str, scope: _Scope, results: list[int]) -> None:
-        """Add the end of an asynchronous operation: a step that reads all values of the start, and updates the results.
+        """Adds the end of an asynchronous operation: a step that reads all values of the start, and updates the results.
 
-        If the start is the step right before it, nothing can happen in between, and one step stands for both.
+        If the start is the step right before the end, no other step can run in between, and the end gets no step of its own.
         """
         started = scope.leaves[instruction.operands[0]]
         begun, operands = max((self._starts[leaf] for leaf in started if leaf in self._starts), default=(len(self.steps), []))
@@ -380,7 +418,8 @@ class Schedule(LeafWalk[int]):
             self.steps.append(ScheduledStep(*named, Work(0, 0), scope.weight, reads, result_values, updates, begun))
 
     def _results(self, instruction: Instruction, operands: list[list[int]], name: str, moment: int) -> list[int]:
-        """Values of the leaves of a step's result: new ones, and for an asynchronous start also its operands."""
+        """Values of the leaves of a step's result. They are new, except that those of an asynchronous start include its
+        operands."""
         nothing = NOWHERE - 1 - len(self.steps) if instruction.opcode in STARTING else NOWHERE
         passed = self.passed(instruction, operands, nothing)
         return [
@@ -389,6 +428,7 @@ class Schedule(LeafWalk[int]):
         ]
 
     def _update(self, pair: InPlace, instruction: Instruction, operands: list[list[int]], results: list[int]) -> Update | None:
+        """The update of values for an update of leaves; None if a leaf has no storage."""
         operand = operands[pair.operand]
         if pair.output_leaf >= len(results) or pair.operand_leaf >= len(operand):
             raise instruction.error(
@@ -404,12 +444,14 @@ class Schedule(LeafWalk[int]):
     # Helpers
 
     def _read(self, values: list[int], moment: int) -> None:
+        """Records that values are live at a moment; leaves without storage are skipped."""
         for value in values:
             if value > NOWHERE:
                 self.values.read(value, moment)
 
 
 def _computations_in_line(computation: Computation) -> list[str]:
+    """Names of the computations that the loops, calls and conditionals of a computation run; names may repeat."""
     return [name for instruction in computation.instructions if instruction.opcode in IN_LINE for name in instruction.called]
 
 

@@ -1,4 +1,8 @@
-"""Shapes in HLO text: element type, dimensions, layout, and the bytes of a value as stored."""
+"""Shapes in HLO text: element type, dimensions, layout, and the bytes of a value as stored.
+
+A shape is that of an array or of a tuple. The arrays in a shape are its *leaves*. The *index* of a leaf says where it is in
+nested tuples: ``(1, 0)`` is the first part of the second part.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ import msgspec
 from stowplan.errors import InputError
 from stowplan.frontends.hlo.opcodes import HOST
 
-#: Bits of each element type (``xla/primitive_util.h``). Types below a byte are packed only if the layout says so.
+#: Bits of each element type (``xla/primitive_util.h``). Elements of less than a byte are packed only if the layout says so.
 BITS = {
     "pred": 8,
     "s1": 1, "u1": 1, "s2": 2, "u2": 2, "s4": 4, "u4": 4,
@@ -25,10 +29,10 @@ BITS = {
     "token": 0, "opaque": 0,
 }  # fmt: skip
 
-#: Shapes with more dimensions or nested tiles than this are refused: no array has them, and computing sizes takes quadratic
-#: time.
+#: Shapes with more dimensions or more nested tiles than this are refused: no real array has so many, and the time to compute
+#: sizes would grow with their product.
 MAX_RANK = 64
-#: Deeper tuples than this are refused, so that functions may recurse over shapes.
+#: Tuples that are nested deeper than this are refused, so that functions may recurse over shapes.
 MAX_DEPTH = 64
 #: Values larger than this (256 TiB) are refused: no machine can hold them, and sums stay within 64 bits.
 MAX_BYTES = 1 << 48
@@ -36,8 +40,8 @@ MAX_BYTES = 1 << 48
 _ARRAY = r"[a-z][a-z0-9]*\[[0-9,<=]*\](?:\{[^{}]*\})?"
 _ARRAY_PARTS = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=]*)\](?:\{([^{}]*)\})?")
 _TUPLE_TOKEN = re.compile(rf"(?:/\*[^*]*\*/|\s)*(?:([(),])|({_ARRAY}))")
-#: Fields of layouts that are modelled. Fields of sparse arrays and physical shapes are not, because they change sizes in other
-#: ways.
+#: Fields of layouts that are modelled. Fields of sparse arrays and of physical shapes are refused, because they change sizes in
+#: other ways.
 _LAYOUT_FIELD = re.compile(r"(T|SC|S|E|L|M)((?:\([^()]*\))+)")
 _DIMENSION = re.compile(r"(?:<=)?([0-9]{1,18})")
 
@@ -46,13 +50,15 @@ class ArrayShape(msgspec.Struct, frozen=True, gc=False):
     """Shape of one array, with its layout."""
 
     dtype: str
+    """Type of the elements, such as ``bf16``; one of :data:`BITS`."""
     dims: tuple[int, ...]
+    """Size of each dimension; the upper bound of a dynamic one."""
     minor_to_major: tuple[int, ...]
-    """Dimensions, the one that varies fastest first."""
+    """Numbers of the dimensions, with the one that varies fastest in memory first."""
     tiles: tuple[tuple[int, ...], ...]
     """Nested tiles of the physical layout, outermost first; ``-1`` merges a dimension into the next more minor one."""
     memory_space: int
-    """``S(n)`` of the layout, 0 if it has none; see :data:`~stowplan.frontends.hlo.opcodes.SPACES`."""
+    """The number ``n`` of ``S(n)`` in the layout, 0 if it has none; see :data:`~stowplan.frontends.hlo.opcodes.SPACES`."""
     elements: int
     """Number of logical elements, without padding."""
     bytes: int
@@ -60,17 +66,17 @@ class ArrayShape(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def leaves(self) -> Leaves:
-        """The array itself, at the empty index."""
+        """The only leaf: the empty index and the array itself."""
         return (((), self),)
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """Number of the first leaf of the only part, and the number of leaves."""
+        """The number of the first leaf of the only part, 0, and the number of leaves, 1."""
         return 0, 1
 
     @property
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """The empty index and the bytes on the device."""
+        """The only leaf's index as text, which is empty, and its bytes on the device."""
         return (("", self.device_bytes),)
 
     @property
@@ -83,20 +89,21 @@ class TupleShape(msgspec.Struct, frozen=True, dict=True):
     """Shape of a tuple, which may be nested."""
 
     parts: tuple[Shape, ...]
+    """Shapes of its entries."""
 
     @cached_property
     def leaves(self) -> Leaves:
-        """Arrays of the tuple with their indices, in order: ``((0,), a), ((1, 0), b), ...``."""
+        """The leaves of the tuple with their indices, in order: ``((0,), a), ((1, 0), b), ...``."""
         return tuple(_leaves(self))
 
     @cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Number of the first leaf of each part, and the number of leaves."""
+        """The number of the first leaf of each part, and after them the number of leaves."""
         return (0, *accumulate(sum(1 for _ in _leaves(part)) for part in self.parts))
 
     @cached_property
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """[leaves] The index as it is written in names of values, and the bytes on the device."""
+        """[leaves] The index as it is written in names of values, such as ``{1,0}``, and the bytes on the device."""
         return tuple((index_text(index), leaf.device_bytes) for index, leaf in self.leaves)
 
 
@@ -107,7 +114,7 @@ Leaves: TypeAlias = tuple[tuple[tuple[int, ...], ArrayShape], ...]
 
 
 def _leaves(shape: Shape) -> Iterator[tuple[tuple[int, ...], ArrayShape]]:
-    """Yields the leaves one by one, without storing anything for inner tuples, which may be many and deep."""
+    """Yields the leaves with their indices one by one. It stores nothing for inner tuples, which may be many and deep."""
     if isinstance(shape, ArrayShape):
         yield (), shape
     else:
@@ -160,11 +167,12 @@ def parse_shape(text: str) -> Shape:
 
 
 def excerpt(text: str, length: int = 60) -> str:
-    """A text in quotes for a message, shortened if it is long."""
+    """A text in quotes for a message, shortened if it has more than ``length`` characters."""
     return repr(text if len(text) <= length else text[: length - 3] + "...")
 
 
 def _parse_array(text: str) -> ArrayShape:
+    """Parses the shape of an array, such as ``f32[2,3]{1,0:T(8,128)S(3)}``."""
     match = _ARRAY_PARTS.fullmatch(text)
     if match is None:
         raise InputError(f"found {excerpt(text)}, expected a shape such as f32[8,128]{{1,0}}")
@@ -192,7 +200,7 @@ def _parse_array(text: str) -> ArrayShape:
     alignment = _parse_number(fields.get("L", "(1)"), text)
     if alignment > 1:
         stored = -(-stored // alignment) * alignment
-    # Dynamic arrays store their sizes in front of the elements.
+    # A dynamic array stores its actual sizes in M bytes in front of the elements.
     size = -(-stored * bits // 8) + _parse_number(fields.get("M", "(0)"), text) if elements else 0
     if size > MAX_BYTES:
         raise InputError(f"found {excerpt(text)}, expected at most {MAX_BYTES} bytes")
@@ -200,6 +208,7 @@ def _parse_array(text: str) -> ArrayShape:
 
 
 def _parse_dimension(text: str, shape: str) -> int:
+    """A number, without the ``<=`` of a dynamic dimension; ``shape`` is the whole text, for error messages."""
     match = _DIMENSION.fullmatch(text)
     if match is None:
         raise InputError(f"found dimension {excerpt(text)} in {excerpt(shape)}, expected a number")
@@ -207,10 +216,12 @@ def _parse_dimension(text: str, shape: str) -> int:
 
 
 def _parse_number(text: str, shape: str) -> int:
+    """A number in parentheses, the value of a layout field."""
     return _parse_dimension(text[1:-1], shape)
 
 
 def _parse_fields(text: str, shape: str) -> dict[str, str]:
+    """The fields of a layout, such as ``T`` for tiles and ``S`` for the memory space, with their values in parentheses."""
     fields: dict[str, str] = {}
     position = 0
     while position < len(text):
@@ -225,6 +236,7 @@ def _parse_fields(text: str, shape: str) -> dict[str, str]:
 
 
 def _parse_tiles(text: str, shape: str) -> tuple[tuple[int, ...], ...]:
+    """The tiles in a text such as ``(8,128)(2,1)``; ``*``, which merges dimensions, becomes -1."""
     if not text:
         return ()
     tiles = tuple(

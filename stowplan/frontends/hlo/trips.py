@@ -1,4 +1,8 @@
-"""Finds out how often a while loop runs: from the compiler's annotation, or from its condition, step and initial value."""
+"""Finds how often the body of a while loop runs: from the compiler's annotation, or from its condition, step and initial value.
+
+The loop's parameter is a tuple. A *leaf* is one of its entries, such as the counter of the loop. The count follows if the
+condition compares a leaf with a constant, the body adds a constant to the leaf, and the leaf has a constant initial value.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ _KNOWN = re.compile(r'"known_trip_count":\{"n":"([0-9]{1,18})"')
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _SAME_VALUE = frozenset({"bitcast", "copy", "convert", "reshape"})
 _FLIPPED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE", "EQ": "EQ"}
-#: Chains of instructions that are longer than this are not followed.
+#: Largest number of instructions that are followed from one value to the value that it depends on.
 _MAX_CHAIN = 1000
 
 
@@ -23,7 +27,10 @@ class _Value(NamedTuple):
 
 
 def trip_count(loop: Instruction, computation: Computation, module: HloModule) -> int | None:
-    """How many times the body of a ``while`` runs; None if that is not known. ``computation`` contains the loop."""
+    """The number of times that the body of a ``while`` runs; None if it cannot be determined.
+
+    ``computation`` is the computation that contains the loop.
+    """
     match = _KNOWN.search(loop.attributes_text)
     if match is not None:
         return int(match[1])
@@ -45,6 +52,8 @@ def trip_count(loop: Instruction, computation: Computation, module: HloModule) -
 
 
 def _count(start: int, step: int, limit: int, direction: str) -> int | None:
+    """The number of iterations of a counter that begins at ``start`` and grows by ``step`` while it compares true with
+    ``limit``; None if the loop may not end."""
     if direction in ("GT", "GE"):
         start, step, limit = -start, -step, -limit
         direction = {"GT": "LT", "GE": "LE"}[direction]
@@ -58,6 +67,7 @@ def _count(start: int, step: int, limit: int, direction: str) -> int | None:
 
 
 def _comparison(condition: Computation, module: HloModule) -> tuple[_Value, _Value, str] | None:
+    """The two values that a condition compares, and the direction, such as ``LT``; None if it does something else."""
     root, home, arguments = condition.root, condition, None
     if root.opcode == "fusion":
         arguments = _arguments(root, condition, module, None)
@@ -89,6 +99,7 @@ def _constant_in_loop(value: _Value, loop: Instruction, home: Computation, body:
 
 
 def _initial(loop: Instruction, home: Computation, leaf: int, module: HloModule) -> int | None:
+    """The integer that a leaf has before the first iteration; None if it is not a constant. ``home`` contains the loop."""
     operand = home.by_name[loop.operands[0]] if loop.operands else None
     if operand is None or operand.opcode != "tuple" or leaf >= len(operand.operands):
         return None
@@ -97,6 +108,7 @@ def _initial(loop: Instruction, home: Computation, leaf: int, module: HloModule)
 
 
 def _root_leaf(body: Computation, leaf: int, module: HloModule) -> _Value | None:
+    """The value that a leaf has after one iteration; None if it cannot be determined."""
     root = body.root
     if root.opcode != "tuple" or leaf >= len(root.operands):
         return None
@@ -111,14 +123,21 @@ def _evaluate(
     *,
     is_plain: bool = False,
 ) -> _Value | None:
-    """Evaluate an instruction by following copies, additions of constants, and one level of fusion.
+    """Evaluates an instruction by following copies, additions of constants, and one level of fusion.
 
     Parameters
     ----------
+    home
+        The computation that contains the instruction.
     arguments
-        Values of the arguments, inside of a fused computation.
+        In a fused computation, the values of its parameters; otherwise None.
     is_plain
         Whether to follow only copies, so that nested additions do not take exponential time.
+
+    Returns
+    -------
+    _Value or None
+        The value; None if it is neither a constant nor a leaf plus a constant.
     """
     offset = 0
     for _ in range(_MAX_CHAIN):

@@ -1,6 +1,7 @@
-"""Walks through a module with its calls and loops inlined, and finds the data behind each name.
+"""Walks through a module with its calls and loops inlined, and finds the array that each name stands for.
 
-A few lines of text can expand to any number of instructions, so the size of the expansion is checked before a walk.
+A *leaf* is an array in the value of an instruction, which may be a tuple. A few lines of text can expand to any number of
+instructions when calls and loops are inlined, so the size of the expansion is checked before a walk.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from stowplan.frontends.hlo.shape import TupleShape
 #: Opcodes whose computations are inlined.
 IN_LINE = frozenset({"while", "call", "conditional"})
 
-#: Programs with more instructions than this, or that name more arrays, after loops and calls are inlined, are refused.
+#: After loops and calls are inlined, a program may have at most so many instructions, and name at most so many arrays. Larger
+#: programs are refused.
 MAX_INSTRUCTIONS = 2_000_000
 MAX_ARRAYS = 10_000_000
 
-#: The type of the data that a walk has for each leaf.
+#: The type of the data that a walk has for each leaf, such as the number of a tensor.
 T = TypeVar("T")
 
-#: Deeper nesting of loops and calls than this is refused, so that walks may recurse.
+#: Programs whose loops and calls are nested deeper than this are refused, so that walks may recurse.
 MAX_NESTING = 64
 
 
@@ -42,7 +44,7 @@ def check_extent(
     in_line
         Opcodes whose computations are inlined.
     instructions, arrays
-        The largest numbers of instructions, and of arrays that they name; a tuple names all its parts.
+        The largest allowed numbers of instructions, and of arrays that they name; a tuple names all its parts.
 
     Raises
     ------
@@ -77,13 +79,18 @@ class LeafWalk(Generic[T]):
         self.module = module
 
     def expect_leaves(self, instruction: Instruction, leaves: Sequence[T]) -> None:
-        """Raise InputError if the number of leaves of an instruction differs from that of its shape."""
+        """Raises InputError if the number of leaves of an instruction differs from that of its shape."""
         expected = instruction.shape.offsets[-1]
         if len(leaves) != expected:
             raise instruction.error(f"found {len(leaves)} arrays, expected the {expected} of its shape")
 
     def named(self, instruction: Instruction, computation: Computation, leaves: Mapping[str, list[T]]) -> list[T] | None:
-        """The data of the leaves of an instruction that only names data; None for any other instruction.
+        """The data of the leaves of an instruction that only names existing arrays; None for any other instruction.
+
+        Parameters
+        ----------
+        leaves
+            The data of the leaves of earlier instructions of the computation, by the name of the instruction.
 
         Raises
         ------
@@ -111,20 +118,26 @@ class LeafWalk(Generic[T]):
         return None
 
     def _part(self, source: Instruction, part: int, leaves: Mapping[str, list[T]]) -> list[T]:
+        """The data of the leaves of one part of a tuple."""
         offsets = source.shape.offsets
         return leaves[source.name][offsets[part] : offsets[part + 1]]
 
     def passed(self, instruction: Instruction, operands: Sequence[Sequence[T]], nothing: T) -> dict[int, T]:
-        """Leaves of an asynchronous start that it does not create: its operands, and ``nothing`` for flags, by number.
+        """The data of the leaves of an asynchronous start that are not its results, by the number of the leaf.
 
-        Empty for all other instructions.
+        These leaves are the operands, and flags, which get ``nothing``. There are none for all other instructions.
+
+        Raises
+        ------
+        InputError
+            The shape of the start does not fit its operands.
         """
         if instruction.opcode not in STARTS:
             return {}
         source, result = STARTS[instruction.opcode]
         values, offsets = list(chain.from_iterable(operands)), instruction.shape.offsets
         if instruction.opcode in ("send", "collective-permute-start") and offsets[1:2] == (1,):
-            del values[1:]  # The others are a token, or the storage for the result.
+            del values[1:]  # The other operands are a token, or the storage for the result.
         if len(offsets) < max(source, result, 1) + 2 or offsets[source + 1] - offsets[source] != len(values):
             raise instruction.error(f"expected a tuple of operands and results as shape of {instruction.opcode}")
         leaves = dict.fromkeys(range(offsets[-1]), nothing)

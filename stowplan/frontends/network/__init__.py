@@ -1,9 +1,10 @@
 """Front ends for networks of layers: layer files, ONNX models and PyTorch models become a :mod:`stowplan.hardware.network`.
 
-The operators of a framework are first collected one by one in a :class:`~.coarsen.Trace`, and then merged into layers
-(:func:`~.coarsen.coarsen`).
+A *layer* is what the hardware runs as one operation, such as a convolution with the activation function after it. The operators
+of a framework are first collected one by one in a :class:`~.coarsen.Trace`, and then merged into layers
+(:func:`~.coarsen.coarsen`). Networks are the input of tier placement, which chooses a memory tier for each tensor.
 
-A file imports only files that come before it in this list:
+A module imports only modules that come before it in this list:
 
 - ``coarsen``: merges operators into layers
 - ``layer_json``: layer files
@@ -47,6 +48,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 
 
 def _choice(what: str, given: str, expected: tuple[Any, ...]) -> str:
+    """The value of an option; raises UsageError if it is not one of ``expected``."""
     if given not in expected:
         raise UsageError(f"found {what} {given!r}, expected one of {', '.join(expected)}")
     return given
@@ -57,7 +59,7 @@ _OPTIONS = frozenset({"target", "capacity", "precision", "address_spaces"})
 FORMAT = InputFormat(
     what="a network",
     suffixes=(".json", ".onnx"),
-    # The granularity and open sizes do not apply to a layer file, which has its layers already.
+    # A granularity and sizes of dimensions do not apply to a layer file, which has its layers already.
     accepts=lambda source: _OPTIONS | {"granularity", "dim", "shape"} if source.data is None else _OPTIONS,
     matches=lambda source: is_layer_file(source.data) if source.data is not None else is_onnx(source.path),
     open=_open,

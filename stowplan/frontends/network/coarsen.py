@@ -1,9 +1,10 @@
 """Merges a framework's operators into layers, the units that the hardware runs and whose tensors are placed.
 
 There are two granularities. ``layer`` is for networks of convolutions: views cost nothing, and a convolution or matrix product
-is merged with the batch norm, bias, activation and residual addition after it. ``fine`` is for transformers, where views and
-transposes move data on such hardware: every operator is a layer. ``auto`` chooses ``layer`` if there is a convolution. This
-gives the counts of the EGRL paper (section 4): 57 layers for ResNet-50, 108 for ResNet-101, 376 for BERT.
+is merged with the batch norm, bias, activation and residual addition after it. ``fine`` is for transformers, in which views and
+transposes move data on such hardware: every operator is a layer. ``auto`` chooses ``layer`` if there is a convolution. These
+rules give the counts of the EGRL paper (Khadka et al., ICLR 2021, section 4): 57 layers for ResNet-50, 108 for ResNet-101, 376
+for BERT.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ from stowplan.hardware.network import Layer, Network
 #: Operation that only changes the view of a value: its readers read the original value.
 FREE = "free"
 
+#: Size of each dimension of a tensor.
 Dims = tuple[int, ...]
 
 
 class Window(msgspec.Struct, frozen=True):
-    """The window that slides over a feature map: the kernel of a convolution or of a pool."""
+    """The window that slides over a feature map: the kernel of a convolution or of a pool.
+
+    The fields are those of :class:`stowplan.hardware.network.Operation` with the same names; all are 0 for other operations.
+    """
 
     groups: int = 0
     kernel_x: int = 0
@@ -40,6 +45,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One operator with one output, which has the operator's name."""
 
     name: str
+    """Name, which no other operation has."""
     op: str
     """One of :data:`stowplan.hardware.network.OPS`, or :data:`FREE`."""
     inputs: tuple[str, ...]
@@ -51,21 +57,26 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     gathered: int | None = None
     """Number of elements of the weights that it reads; None if it reads all of them."""
     macs: int = 0
+    """Number of multiply-accumulate operations."""
     window: Window = Window()
+    """The window, for convolutions and pools."""
     label: str = ""
     """The framework's name for the operator."""
 
 
 class Trace(msgspec.Struct, frozen=True, kw_only=True):
-    """All operators in the order in which they run."""
+    """All operators of a model in the order in which they run."""
 
     name: str
+    """Name of the network."""
     inputs: dict[str, Dims]
     """Shape of each input of the network."""
     integer_inputs: frozenset[str]
     """Inputs of integers or booleans, which are indices and masks rather than feature maps."""
     operations: tuple[Operation, ...]
+    """The operators, each after those whose outputs it reads."""
     outputs: tuple[str, ...]
+    """Names of the values that the network returns."""
 
 
 def elements(shape: Dims) -> int:
@@ -74,7 +85,7 @@ def elements(shape: Dims) -> int:
 
 
 def feature_map(shape: Dims) -> tuple[int, tuple[int, int, int]]:
-    """Returns the batch size, and (x, y, z) with the channels or features as z.
+    """Returns the batch size of a tensor, and its extents (x, y, z) with the channels or features as z.
 
     The shape is ``[n, z, y, x]`` for convolutions, ``[n, x, z]`` for sequences of feature vectors, and ``[n, z]`` for single
     vectors. Further axes between channels and x count as y.
@@ -88,9 +99,10 @@ def feature_map(shape: Dims) -> tuple[int, tuple[int, int, int]]:
     return 1, (1, 1, elements(shape))
 
 
+#: How operators are merged into layers; the docstring of the module says what the words mean.
 Granularity = Literal["auto", "layer", "fine"]
 
-#: Operations with which later ones are merged.
+#: Operations into whose layers later operations are merged.
 _ANCHORS = frozenset(("conv", "matmul_w", "matmul"))
 
 #: Operations that can be merged into an earlier one: they compute one result for each element that they read.
@@ -103,19 +115,23 @@ _VIEWS = frozenset(("view", "reshape", "transpose"))
 
 @dataclass
 class _Group:
-    """A layer that is being assembled; ``position`` is the index of its first operation in the trace."""
+    """A layer that is being assembled."""
 
     position: int
+    """Index of its first operation among all operations."""
     operations: list[Operation]
+    """The operations that are merged, in the order in which they run."""
     inputs: list[str] = field(default_factory=list)
+    """Names of the values that it reads, each once."""
 
     @property
     def output(self) -> str:
+        """Name of the value that it computes."""
         return self.operations[-1].name
 
 
 def coarsen(trace: Trace, granularity: Granularity = "auto") -> Network:
-    """Makes a network of a trace.
+    """Makes a network from a trace.
 
     Raises
     ------
@@ -144,7 +160,8 @@ def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict
     Returns
     -------
     (list, dict, list)
-        The remaining operations, which read each other; the values from outside with their shapes; and the outputs.
+        The remaining operations, each of which reads outputs of the others or values from outside; the values from outside with
+        their shapes; and the names of the outputs.
     """
     source: dict[str, str] = {name: name for name in trace.inputs}
     external = dict(trace.inputs)
@@ -176,7 +193,7 @@ def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict
 
 
 def _merge_embeddings(steps: list[Operation], outputs: list[str]) -> list[Operation]:
-    """Merge embeddings that are only added to each other into one operation, a gather from several tables."""
+    """Merges embeddings that are only added to each other into one operation, a gather from several tables."""
     readers = _reader_counts(steps, outputs)
     merged: dict[str, Operation] = {}
     for step in steps:
@@ -198,27 +215,30 @@ def _merge_embeddings(steps: list[Operation], outputs: list[str]) -> list[Operat
 
 
 def _group(steps: list[Operation], outputs: list[str], fuse: bool) -> list[_Group]:
-    """Layers in the order of their first operations."""
+    """Layers in the order of their first operations; ``fuse`` says whether operations are merged into earlier layers."""
     readers = _reader_counts(steps, outputs)
-    made_by: dict[str, _Group] = {}
+    group_of: dict[str, _Group] = {}
     groups: list[_Group] = []
     for position, step in enumerate(steps):
-        host = _host_group(step, made_by, readers) if fuse else None
+        host = _host_group(step, group_of, readers) if fuse else None
         if host is None:
             host = _Group(position, [step], list(step.inputs))
             groups.append(host)
         else:
             host.inputs.extend(name for name in step.inputs if name != host.output and name not in host.inputs)
             host.operations.append(step)
-        made_by[step.name] = host
+        group_of[step.name] = host
     return groups
 
 
-def _host_group(operation: Operation, made_by: dict[str, _Group], readers: Counter[str]) -> _Group | None:
-    """The layer into which an operation can be merged: that of its latest input, if nothing else reads this input."""
+def _host_group(operation: Operation, group_of: dict[str, _Group], readers: Counter[str]) -> _Group | None:
+    """The layer into which an operation can be merged: that of its latest input, if no other operation reads this input.
+
+    None if there is no such layer.
+    """
     if operation.op not in _ELEMENTWISE:
         return None
-    producers = [made_by[name] for name in operation.inputs if name in made_by]
+    producers = [group_of[name] for name in operation.inputs if name in group_of]
     if not producers:
         return None
     latest = max(producers, key=lambda group: group.position)
@@ -230,6 +250,11 @@ def _host_group(operation: Operation, made_by: dict[str, _Group], readers: Count
 
 
 def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rename_products: bool) -> Network:
+    """The network of assembled layers.
+
+    ``external`` has the shapes of values from outside. ``rename_products`` says whether products with a weight matrix are named
+    ``fc`` instead of ``matmul_w``.
+    """
     number = {group.output: index for index, group in enumerate(groups)}
     shapes = external | {operation.name: operation.shape for group in groups for operation in group.operations}
     names: dict[str, int] = defaultdict(int)
@@ -238,7 +263,7 @@ def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rena
         first, last = group.operations[0], group.operations[-1]
         op = "fc" if rename_products and first.op == "matmul_w" else first.op
         batch, output_shape = feature_map(last.shape)
-        # Layers are named by what they compute, as in the corpus of layer files, since names of frameworks are long paths.
+        # A layer has the name of its first operation; a number tells layers apart whose first operations have the same name.
         name = first.name if names[first.name] == 0 else f"{first.name}_{names[first.name]}"
         names[first.name] += 1
         layers.append(
@@ -264,7 +289,11 @@ def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rena
 
 
 def _weights(operations: list[Operation]) -> int:
-    """Number of elements of a layer's weights; a batch norm is folded into the kernel before it, so only its shifts remain."""
+    """Number of elements of a layer's weights.
+
+    A batch norm after a convolution or product is folded into its kernel, so that only the shifts of the batch norm remain, or
+    are added to a bias that the layer has already.
+    """
     total, has_bias = 0, False
     for operation in operations:
         if operation.op == "batchnorm" and operation is not operations[0] and operations[0].op in _ANCHORS:
@@ -277,5 +306,5 @@ def _weights(operations: list[Operation]) -> int:
 
 
 def _reader_counts(steps: Iterable[Operation], outputs: Iterable[str]) -> Counter[str]:
-    """How many readers each value has, including the caller for outputs of the network."""
+    """The number of readers of each value. The caller counts as a reader of the outputs of the network."""
     return Counter(name for step in steps for name in step.inputs) + Counter(outputs)

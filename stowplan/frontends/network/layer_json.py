@@ -31,6 +31,7 @@ class _Node(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A layer as it is in the file. Its sizes in bytes are redundant: they are checked against the numbers of elements."""
 
     id: int
+    """Any number that no other layer has."""
     weight_bytes: int | None = None
     weight_bytes_int8: int | None = None
     weight_bytes_fp16: int | None = None
@@ -41,17 +42,22 @@ class _Node(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A layer file."""
+
     nodes: tuple[_Node, ...]
+    """The layers, in any order."""
     edges: tuple[tuple[int, int], ...]
-    """Pairs ``[from, to]`` of ids of layers."""
+    """Pairs ``[from, to]`` of ids of layers: the second layer reads the output of the first."""
     name: str = ""
+    """Name of the network."""
     source: str = ""
     """A remark about the origin of the file."""
     mode: str = ""
-    """A remark; it is ignored."""
+    """A remark, which is ignored."""
     fx_ops: dict[str, int] = {}
-    """A remark: how many operators of each kind there were before they were merged into layers."""
+    """A remark, which is ignored: the number of operators of each kind before they were merged into layers."""
     notes: tuple[str, ...] = ()
+    """Remarks for people about parts of the model that were approximated."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -73,7 +79,7 @@ def read_layers(path: str | Path) -> Network:
     Parameters
     ----------
     path
-        Plain or gzip.
+        Path of a plain or gzip file.
 
     Raises
     ------
@@ -122,7 +128,7 @@ def _network(file: _File, fallback: str) -> Network:
 
 
 def _order(nodes: tuple[_Node, ...], inputs: list[list[int]]) -> list[int]:
-    """Indices of the nodes, each after its inputs, otherwise in the order of the file. A cycle raises InputError."""
+    """Indices of the nodes, each after its inputs, otherwise in the order of the file; raises InputError for a cycle."""
     readers: list[list[int]] = [[] for _ in inputs]
     missing = [len(sources) for sources in inputs]
     for index, sources in enumerate(inputs):
@@ -147,7 +153,7 @@ def _order(nodes: tuple[_Node, ...], inputs: list[list[int]]) -> list[int]:
 def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
     """A cycle in the direction of the edges; its first node is repeated at the end.
 
-    ``missing`` is the number of inputs of each node that could not be sorted; the nodes where it is not 0 contain a cycle.
+    ``missing`` is the number of inputs of each node that could not be sorted. The nodes for which it is not 0 contain a cycle.
     """
     at = next(index for index, count in enumerate(missing) if count)
     visited: dict[int, int] = {}
@@ -160,16 +166,18 @@ def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
 
 
 def _layer(node: _Node, inputs: tuple[int, ...]) -> Layer:
+    """The layer of a node; ``inputs`` are the numbers of the layers that it reads."""
     values = _operation(node)
     return Layer(inputs=inputs, **values if node.op in _WINDOWED else values | dict.fromkeys(_WINDOW_FIELDS, 0))
 
 
 def _operation(layer: Operation) -> dict[str, Any]:
-    """Fields that layers and nodes have in common."""
+    """The values of the fields that layers and nodes have in common."""
     return {name: getattr(layer, name) for name in Operation.__struct_fields__}
 
 
 def _check_bytes(node: _Node, place: str) -> None:
+    """Raises InputError if a size in bytes contradicts a number of elements."""
     for elements, name, width in (
         (node.weight_elements, "weight_bytes", 1),
         (node.weight_elements, "weight_bytes_int8", 1),
@@ -189,7 +197,7 @@ def encode_layers(network: Network, source: str = "") -> bytes:
     """Encodes a network as the contents of a layer file; :func:`decode_layers` is the inverse."""
     nodes = tuple(_Node(id=number, **_operation(layer)) for number, layer in enumerate(network.layers))
     file = _File(name=network.name, source=source, nodes=nodes, edges=network.edges, notes=network.notes)
-    # There is one line for each layer, and one for all edges: this is compact, and files can still be compared line by line.
+    # One line for each layer, and one line for all edges, are compact, and files can still be compared line by line.
     values = msgspec.to_builtins(file)
     lines = [b" " + msgspec.json.encode(_present(node)) for node in values.pop("nodes")]
     edges = values.pop("edges")
@@ -198,12 +206,13 @@ def encode_layers(network: Network, source: str = "") -> bytes:
 
 
 def _head(values: dict[str, object]) -> list[tuple[str, object]]:
+    """The fields before the layers that are not empty, in their order in the file."""
     order = ("format", "version", "name", "source", "notes")
     return [(key, values[key]) for key in order if values[key]]
 
 
 def _present(node: dict[str, object]) -> dict[str, object]:
-    """The fields of a node that are not null, its id first."""
+    """The fields of a node that are not null, with the id first."""
     return {key: value for key, value in {"id": node["id"], **node}.items() if value is not None}
 
 

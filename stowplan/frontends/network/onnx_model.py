@@ -1,7 +1,8 @@
-"""Reads ONNX models: their nodes become a :class:`~.coarsen.Trace`. Values of weights are not needed, only their shapes.
+"""Reads ONNX models as networks: their nodes become a :class:`~.coarsen.Trace`, which is merged into layers.
 
-Models from which weights were stripped have them as inputs of the graph. Such an input counts as a weight if it is an operand
-that is usually a weight: the kernel of a convolution, the table of a Gather, or the right side of a MatMul.
+Only the shapes of weights are needed, not their values. In a model from which weights were stripped, they are inputs of the
+graph. Such an input counts as a weight if it is an operand that is usually a weight: the kernel of a convolution, the table of
+a Gather, or the right side of a MatMul.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ from stowplan.frontends.onnx_file import OnnxFile, read_onnx_file
 from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.hardware.network import Network
 
+#: The operation of a trace for each operator of ONNX.
 _OP_OF = {name: op for op, names in load_facts("onnx")["network"].items() for name in names.split()}
-#: Positions of a node's operands that are weights if they come from outside of the graph.
+#: For each operator, the positions of its operands that are weights if they are inputs of the graph.
 _WEIGHT_SLOTS: dict[str, list[int]] = load_facts("onnx")["network_weights"]
 
 
 def is_onnx(path: str | Path) -> bool:
-    """Whether a file is an ONNX model, judging by its name or its first byte, with which no text begins."""
+    """Whether a file is an ONNX model, judging by its name or by its first byte, with which no text begins."""
     if Path(path).name.removesuffix(".gz").endswith(".onnx"):
         return True
     try:
@@ -38,26 +40,28 @@ def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, granul
     Parameters
     ----------
     path
-        Plain or gzip; external files with weights are not read.
+        Path of a plain or gzip file; external files with weights need not exist.
     user_sizes
-        Sizes that the user gives for what the model leaves open.
+        Values that the user gives for sizes that the model does not fix.
     granularity
-        ``layer``: operations are merged with earlier ones; ``fine``: each operation is a layer; ``auto``: ``layer`` if there is
+        ``layer``: operations are merged with earlier ones. ``fine``: each operation is a layer. ``auto``: ``layer`` if there is
         a convolution, otherwise ``fine``.
 
     Raises
     ------
     MissingDependencyError
-        Onnx is not installed.
+        The package onnx is not installed.
     InputError
         The file is no ONNX model, or the model has control flow or shapes that are not fixed.
+    UsageError
+        The granularity is unknown.
     """
     with naming(path):
         return coarsen(_Tracer(read_onnx_file(path, user_sizes)).trace(), granularity)
 
 
 def _operands(node: Any) -> list[str]:
-    """The operands of a product or a convolution, of which there are at least two."""
+    """The operands of a product or a convolution; raises InputError if there are fewer than two."""
     names = [name for name in node.input if name]
     if len(names) < 2:
         message = f"found a {node.op_type} with {len(names)} inputs, expected two or more: data, and what it is multiplied with"
@@ -73,26 +77,27 @@ class _Tracer:
         self._file, self._graph, self._shape = file, file.graph, file.shape
         self._floats = {types.FLOAT, types.FLOAT16, types.BFLOAT16, types.DOUBLE}
         self._weights: set[str] = set()
-        """Values that count as weights."""
+        """Names of the values that count as weights."""
         self._constants: set[str] = set()
-        """Numbers and indices in the graph, which need not be read from memory."""
+        """Names of the numbers and indices in the graph, which need not be read from memory."""
         for name in file.stored:
-            self._sort(name)
+            self._classify_stored(name)
         self._operations: list[Operation] = []
 
     def _is_float(self, name: str) -> bool:
         return self._file.types.get(name) in self._floats
 
-    def _sort(self, name: str) -> None:
-        """Add a stored tensor to the weights or to the constants."""
+    def _classify_stored(self, name: str) -> None:
+        """Adds a stored tensor to the weights, or to the constants if it is a single number or not of floating-point type."""
         (self._weights if self._is_float(name) and elements(self._shape(name)) > 1 else self._constants).add(name)
 
     def trace(self) -> Trace:
+        """The operations of the graph."""
         input_names = self._file.inputs
         self._weights |= self._stripped(input_names)
         inputs = {name: self._shape(name) for name in input_names if name not in self._weights}
         for node in self._graph.node:
-            self._take(node)
+            self._add_node(node)
         return Trace(
             name=self._file.name,
             inputs=inputs,
@@ -113,19 +118,21 @@ class _Tracer:
         return weights
 
     def _size(self, name: str, dimension: int) -> int:
+        """The size of a dimension of a value; raises InputError if there is none. A negative number counts from the end."""
         shape = self._shape(name)
         if not -len(shape) <= dimension < len(shape):
             expected = dimension + 1 if dimension >= 0 else -dimension
             raise InputError(f"found the shape {list(shape)}, expected {expected} dimensions or more", place=name)
         return shape[dimension]
 
-    def _take(self, node: Any) -> None:
+    def _add_node(self, node: Any) -> None:
+        """Adds the operations of a node, or its results to the weights or constants if it has no other operands."""
         kind = node.op_type
         options = {attribute.name: attribute for attribute in node.attribute}
         if kind == "Constant":
             if "value" in options:
                 self._file.store(node.output[0], options["value"].t)
-                self._sort(node.output[0])
+                self._classify_stored(node.output[0])
             else:
                 self._constants.add(node.output[0])
             return
@@ -162,19 +169,21 @@ class _Tracer:
                     self._add(other, FREE, activations[:1] if op == FREE else [output], [], kind)
 
     def _fold(self, node: Any, weights: list[str]) -> None:
+        """Adds the results of a node, all of whose operands are stored, to the weights or to the constants."""
         for name in node.output:
             if name:
                 stored = bool(weights) and self._is_float(name)
                 (self._weights if stored else self._constants).add(name)
 
     def _add(self, name: str, op: str, inputs: list[str], weights: list[str], label: str, **more: Any) -> None:
+        """Adds an operation; ``more`` are further fields of it. The shape is that of the value ``name`` unless it is given."""
         size = sum(elements(self._shape(weight)) for weight in weights)
         if "shape" not in more:
             more["shape"] = self._shape(name)
         self._operations.append(Operation(name=name, op=op, inputs=tuple(inputs), weights=size, label=label.lower(), **more))
 
     def _product(self, node: Any, options: dict[str, Any]) -> None:
-        """A product with a weight matrix."""
+        """Adds a product with a weight matrix."""
         transposed = bool(options["transA"].i) if "transA" in options else False
         depth = self._size(_operands(node)[0], 0 if transposed else -1)
         self._add_with_bias(node, "matmul_w", macs=elements(self._shape(node.output[0])) * depth)
@@ -182,13 +191,14 @@ class _Tracer:
     def _convolution(self, node: Any, options: dict[str, Any]) -> None:
         data, weight, *_ = _operands(node)
         kernel = self._shape(weight)
-        # The kernel is [out, in / groups, kernel ...], or [in, out / groups, kernel ...] for a transposed convolution.
-        meets = self._shape(data if node.op_type == "ConvTranspose" else node.output[0])
-        macs = elements(meets) * elements(kernel[1:])
+        # The kernel is [out, in / groups, kernel ...], or [in, out / groups, kernel ...] for a transposed convolution. Each
+        # element of the result, or of the data for a transposed convolution, meets all elements of kernel[1:] once.
+        positions = self._shape(data if node.op_type == "ConvTranspose" else node.output[0])
+        macs = elements(positions) * elements(kernel[1:])
         self._add_with_bias(node, "conv", macs=macs, window=self._window(node, options, kernel[2:]))
 
     def _add_with_bias(self, node: Any, op: str, **more: Any) -> None:
-        """Add an operation with data and a weight; a bias becomes a separate operation."""
+        """Adds an operation with data and a weight; a bias becomes a separate operation."""
         data, weight, *rest = _operands(node)
         output = node.output[0]
         name = f"{output}/product" if rest else output
@@ -197,6 +207,8 @@ class _Tracer:
             self._add(output, "bias_add", [name], [operand for operand in rest if operand in self._weights], "bias")
 
     def _window(self, node: Any, options: dict[str, Any], kernel: Dims = ()) -> Window:
+        """The window of a convolution or pool; ``kernel`` has its extents if the attributes do not."""
+
         def last(name: str, default: int) -> int:
             return int(options[name].ints[-1]) if name in options and options[name].ints else default
 

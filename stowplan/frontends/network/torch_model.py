@@ -1,4 +1,7 @@
-"""Reads PyTorch models by ``torch.export``: their ATen operators become a :class:`~.coarsen.Trace`."""
+"""Reads PyTorch models as networks: ``torch.export`` traces them, and their ATen operators become a :class:`~.coarsen.Trace`.
+
+Parameters, and other stored floating-point arrays of several elements, are weights. Views of weights are weights as well.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from stowplan.hardware.network import Network
 if TYPE_CHECKING:
     import torch
 
+#: The operation of a trace for each ATen operator.
 _OP_OF = {name: op for op, names in load_facts("torch")["network"].items() for name in names.split()}
 
 
@@ -25,7 +29,7 @@ def read_torch(
     name: str | None = None,
     granularity: Granularity = "auto",
 ) -> Network:
-    """Makes a network of a PyTorch model, which is traced with ``torch.export``.
+    """Makes a network from a PyTorch model, which is traced with ``torch.export``.
 
     Parameters
     ----------
@@ -41,9 +45,9 @@ def read_torch(
     Raises
     ------
     MissingDependencyError
-        Torch is not installed.
+        The package torch is not installed.
     InputError
-        ``torch.export`` cannot trace the model.
+        ``torch.export`` cannot trace the model, or the traced program cannot be read (:func:`read_exported`).
     """
     torch = import_torch("a PyTorch model")
     title = name or type(model).__name__
@@ -57,10 +61,10 @@ def read_torch(
 
 
 def read_exported(program: Any, *, name: str = "network", granularity: Granularity = "auto") -> Network:
-    """Makes a network of a ``torch.export.ExportedProgram`` with static shapes.
+    """Makes a network from a ``torch.export.ExportedProgram`` with static shapes.
 
-    A program that runs inner graphs, or that overwrites views, is made functional first, because layers would otherwise lack
-    inputs.
+    A program that runs inner graphs, or that overwrites views, is made functional first, that is, without operators that
+    overwrite their operands. Layers would otherwise lack inputs.
 
     Raises
     ------
@@ -81,6 +85,7 @@ def read_exported(program: Any, *, name: str = "network", granularity: Granulari
 
 
 def _writes_over_view(node: Any) -> bool:
+    """Whether an operator overwrites an operand that is a view of another value."""
     written = [given for argument, given in torch_program.arguments(node) if torch_program.is_written(argument)]
     returns = [result for given in written if hasattr(given, "meta") for result in getattr(schema_of(given), "returns", ())]
     return any(result.alias_info is not None and not result.alias_info.is_write for result in returns)
@@ -94,10 +99,12 @@ class _Tracer:
         self._parameters = set(program.graph_signature.inputs_to_parameters)
         self._program, self._name = program, name
         self._weights: dict[str, int] = {}
+        """Number of elements of each weight, by the name of its node."""
         self._operations: list[Operation] = []
         self._names: set[str] = set()
 
     def trace(self) -> Trace:
+        """The operations of the graph."""
         inputs: dict[str, Dims] = {}
         integers: set[str] = set()
         outputs: list[str] = []
@@ -109,13 +116,13 @@ class _Tracer:
                     self._weights[node.name] = elements(_shape(node))
                 elif hasattr(value, "shape"):
                     inputs[node.name] = _shape(node)
-                    # Numbers that the model stores are no feature maps either.
+                    # Stored values that are no weights, such as single numbers, are no feature maps either.
                     if stored or not _is_float(value):
                         integers.add(node.name)
             elif node.op == "output":
                 outputs = [used.name for used in node.all_input_nodes]
             elif _tensor(value) is not None:
-                self._take(node)
+                self._add_node(node)
         return Trace(
             name=self._name,
             inputs=inputs,
@@ -124,7 +131,8 @@ class _Tracer:
             outputs=tuple(outputs),
         )
 
-    def _take(self, node: Any) -> None:
+    def _add_node(self, node: Any) -> None:
+        """Adds the operations of a node, or its value to the weights if it is a view of a weight."""
         target = _target_name(node)
         op = _OP_OF.get(target) or ("elementwise" if _is_pointwise(node.target) else "other")
         weights = [used for used in node.all_input_nodes if used.name in self._weights]
@@ -142,10 +150,10 @@ class _Tracer:
             activations = self._activations(node)
             if op == FREE and (not activations or weights):
                 # A view of a weight is a weight; a value without operands comes from the host.
-                self._pass_weights(node, weights, activations)
+                self._add_view(node, weights, activations)
                 return
             if weights and not activations and op in ("view", "reshape", "transpose"):
-                self._pass_weights(node, weights, activations)
+                self._add_view(node, weights, activations)
                 return
             if op == "add" and weights and elements(_shape(weights[0])) == _shape(node)[-1]:
                 op = "bias_add"
@@ -154,35 +162,40 @@ class _Tracer:
             size = 2 * _shape(node)[1] if op == "batchnorm" else self._size(weights)
             self._add(node, op, weights=size, window=window, label=target)
 
-    def _pass_weights(self, node: Any, weights: list[Any], activations: tuple[str, ...]) -> None:
+    def _add_view(self, node: Any, weights: list[Any], activations: tuple[str, ...]) -> None:
+        """Adds the value of a node that only changes a view, to the weights if it depends on weights alone."""
         if weights and not activations:
             self._weights[node.name] = elements(_shape(node))
         else:
             self._add(node, FREE)
 
     def _activations(self, node: Any) -> tuple[str, ...]:
+        """Names of the tensors that a node reads and that are no weights."""
         return tuple(used.name for used in node.all_input_nodes if used.name not in self._weights and _has_tensor(used))
 
     def _size(self, weights: list[Any]) -> int:
+        """Number of elements of several weights."""
         return sum(self._weights[weight.name] for weight in weights)
 
     def _add(self, node: Any, op: str, name: str | None = None, **more: Any) -> None:
+        """Adds an operation; ``more`` are further fields. Inputs and shape are those of the node unless they are given."""
         more.setdefault("inputs", self._activations(node))
         more.setdefault("shape", _shape(node))
         self._operations.append(Operation(name=name or node.name, op=op, **more))
 
     def _add_with_bias(self, node: Any, op: str, data: Any, weight: Any, bias: Any, **more: Any) -> None:
-        """Add an operation with data and a weight; a bias becomes a separate operation."""
+        """Adds an operation with data and a weight; a bias becomes a separate operation."""
         product = f"{node.name}_product" if bias is not None else node.name
         self._add(node, op, product, inputs=(data.name,), weights=self._weights.get(weight.name, 0), **more)
         if bias is not None:
             self._add(node, "bias_add", inputs=(product,), weights=self._weights.get(bias.name, 0), label="bias")
 
     def _product(self, node: Any, data: Any, weight: Any, bias: Any, depth: int, target: str) -> None:
-        """A product with a weight matrix."""
+        """Adds a product with a weight matrix; ``depth`` is the size of the dimension that is summed over."""
         self._add_with_bias(node, "matmul_w", data, weight, bias, macs=elements(_shape(node)) * depth, label=target)
 
     def _linear(self, node: Any, target: str) -> None:
+        """Adds a linear layer, or a matrix product if its matrix is no weight."""
         if target == "addmm":
             bias, data, weight = node.args[:3]
         else:
@@ -200,6 +213,7 @@ class _Tracer:
         return node.name in self._weights
 
     def _matmul(self, node: Any) -> None:
+        """Adds a matrix product, with a weight matrix if the right operand is a weight."""
         left, right = node.args[-2:] if _target_name(node) != "baddbmm" else node.args[1:3]
         depth = _shape(left)[-1]
         if self._is_weight(right) and not self._is_weight(left):
@@ -215,28 +229,29 @@ class _Tracer:
         kernel = _shape(weight)[2:]
         transposed = _target_name(node).startswith("conv_transpose") or bool(options.get("transposed", False))
         groups = int(options.get("groups", 1))
-        # Each output element, or input element for a transposed convolution, is combined with the kernel once for each channel.
-        reach = elements(_shape(data)) * _shape(weight)[1] if transposed else elements(_shape(node)) * _shape(weight)[1]
+        # The kernel is [out, in / groups, kernel ...], or [in, out / groups, kernel ...] for a transposed convolution. Each
+        # element of the result, or of the data for a transposed convolution, meets the kernel once for each channel.
+        products = elements(_shape(data)) * _shape(weight)[1] if transposed else elements(_shape(node)) * _shape(weight)[1]
         self._add_with_bias(
             node,
             "conv",
             data,
             weight,
             bias,
-            macs=reach * elements(kernel),
+            macs=products * elements(kernel),
             window=Window(
                 groups,
                 kernel[-1],
                 kernel[-2] if len(kernel) > 1 else 1,
-                _first(options.get("stride"), 1),
-                _first(options.get("padding"), 0),
-                _first(options.get("dilation"), 1),
+                _last(options.get("stride"), 1),
+                _last(options.get("padding"), 0),
+                _last(options.get("dilation"), 1),
             ),
             label=_target_name(node),
         )
 
     def _attention(self, node: Any) -> None:
-        """Add scaled dot-product attention as three operations."""
+        """Adds scaled dot-product attention: two matrix products and a softmax, and the addition of a mask if there is one."""
         query, key, value = node.args[:3]
         mask = node.args[3] if len(node.args) > 3 else node.kwargs.get("attn_mask")
         scores = (*_shape(query)[:-1], _shape(key)[-2])
@@ -259,6 +274,7 @@ def _target_name(node: Any) -> str:
 
 
 def _is_pointwise(target: Any) -> bool:
+    """Whether torch tags an operator as pointwise."""
     return any(getattr(tag, "name", "") == "pointwise" for tag in getattr(target, "tags", ()))
 
 
@@ -279,6 +295,7 @@ def _is_float(value: Any) -> bool:
 
 
 def _shape(node: Any) -> Dims:
+    """The shape of the first tensor in a node's value; raises InputError if there is none or a size is not static."""
     tensor = _tensor(node.meta.get("val"))
     if tensor is None:
         raise InputError("expected a tensor", place=node.name)
@@ -286,18 +303,22 @@ def _shape(node: Any) -> Dims:
 
 
 def _options(node: Any) -> dict[str, Any]:
-    """Arguments of an operator by name."""
+    """The arguments of an operator that are not None, by name."""
     return {argument.name: given for argument, given in torch_program.arguments(node) if given is not None}
 
 
-def _first(value: Any, default: int) -> int:
-    """The first number of an option that may have one for each axis; ``default`` for a word."""
+def _last(value: Any, default: int) -> int:
+    """The number of an option for the last axis, which is x; ``default`` for an empty list and for a word such as ``same``.
+
+    The option may be one number for all axes, or a list with a number for each axis.
+    """
     if isinstance(value, int):
         return value
     return int(value[-1]) if isinstance(value, (tuple, list)) and value else default
 
 
 def _pool_window(node: Any) -> Window:
+    """The window of a pool; dilations are not read."""
     options = _options(node)
     if "kernel_size" not in options:
         # The window of an adaptive pool is as large as needed for its output.
@@ -306,5 +327,5 @@ def _pool_window(node: Any) -> Window:
         return Window(1, kernel[1], kernel[0], kernel[1], 0, 1)
     size = options["kernel_size"]
     kernel = (size, size) if isinstance(size, int) else tuple(size)
-    stride = _first(options.get("stride"), kernel[-1])
-    return Window(1, kernel[-1], kernel[-2] if len(kernel) > 1 else 1, stride, _first(options.get("padding"), 0), 1)
+    stride = _last(options.get("stride"), kernel[-1])
+    return Window(1, kernel[-1], kernel[-2] if len(kernel) > 1 else 1, stride, _last(options.get("padding"), 0), 1)

@@ -1,11 +1,14 @@
 """Front end for memory snapshots of PyTorch, which are recognized by their first bytes or by their name.
 
-A file imports only files that come before it in this list:
+A snapshot, which ``torch.cuda.memory._dump_snapshot`` writes, has a trace of all allocations of a GPU, and the memory at its
+end. A *segment* is a range of memory that PyTorch's caching allocator has reserved from the device, and a *block* is the part
+of a segment that it gives to one allocation. The problem is to pack the allocations. A module imports only modules that come
+before it in this list:
 
 - ``plain_pickle``: reads pickles of plain data, and refuses all others before anything in them runs
 - ``trace``: the allocations and segments of one device
 - ``replay``: replays the trace to find sizes of blocks, and their layout
-- ``findings``: how much of the reserved memory is fragmentation, by a plan
+- ``findings``: compares PyTorch's layout with a plan, and says how much of the reserved memory is fragmentation
 """
 
 from __future__ import annotations
@@ -32,8 +35,8 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 
 
 def _matches(source: Source) -> bool:
-    named = source.path.name.lower().removesuffix(".gz").endswith(".pickle")
-    return source.data is None and (named or is_pickle(files.head(source.path)))
+    has_suffix = source.path.name.lower().removesuffix(".gz").endswith(".pickle")
+    return source.data is None and (has_suffix or is_pickle(files.head(source.path)))
 
 
 FORMAT = InputFormat(

@@ -1,4 +1,8 @@
-"""Reports how much of the memory that PyTorch reserved is fragmentation, and where, by comparing its layout with a plan."""
+"""Reports how much of the memory that PyTorch reserved is fragmentation, and where, by comparing its layout with a plan.
+
+Fragmentation is the difference between the most bytes that PyTorch had reserved and the bytes of the smallest arena that is
+known for the same allocations. A *hole* is a range of free bytes in reserved memory.
+"""
 
 from __future__ import annotations
 
@@ -15,21 +19,23 @@ from stowplan.frontends.snapshot.trace import Allocation, Trace
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 
-#: The report names at most MOST holes and allocations, with DEEPEST lines of their stacks and WIDEST characters of each line.
+#: A report names at most MOST holes and allocations, with at most DEEPEST lines of their stacks and WIDEST characters of each
+#: line.
 MOST, DEEPEST, WIDEST = 10, 12, 160
 
-#: This many frames of a stack are searched for a line of the user's code.
+#: At most so many frames of a stack are searched for a line of the user's code.
 MOST_FRAMES = 256
 
-#: Parts of paths of files that are not the user's; frames of C++ have no file.
+#: Parts of paths by which files of libraries are recognized; the last two are for frames without a file, such as those of C++.
 _LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "/<", "/??")
 
 
 class Findings:
-    """The packing problem of a snapshot, torch's own layout, and a comparison of the two for a result.
+    """The packing problem of a snapshot, PyTorch's own layout, and a comparison of a result with this layout.
 
-    Sizes are the requested ones, rounded up to :data:`~stowplan.frontends.snapshot.replay.ALIGNMENT`; an allocator with such
-    addresses cannot need less. Times are numbers of events; allocations from before the recording begin at -1.
+    Sizes of buffers are the requested bytes, rounded up to :data:`~stowplan.frontends.snapshot.replay.ALIGNMENT`; an allocator
+    whose addresses are multiples of this cannot need less. Times are numbers of events; allocations from before the recording
+    begin at -1.
     """
 
     def __init__(self, trace: Trace, name: str, capacity: int | None = None):
@@ -48,7 +54,8 @@ class Findings:
         self.problem = Problem(name=name, buffers=buffers, capacity=capacity)
 
     def plans(self) -> dict[str, Plan]:
-        """Torch's own layout as a plan, with its segments next to each other; empty if the snapshot does not contain it."""
+        """PyTorch's own layout as a plan named ``torch``, with segments next to each other; empty if the snapshot does not have
+        it."""
         offsets = self._replay.offsets
         if offsets is None:
             return {}
@@ -59,7 +66,7 @@ class Findings:
         return {"torch": Plan(problem=self.problem.digest, objective=height, offsets=tuple(offsets))}
 
     def details(self, objective: int | None, bound: int | None) -> dict[str, Any]:
-        """Plain values for the details of a result: bytes, and events by their number in the trace.
+        """Plain values for the details of a result. Sizes are in bytes, and events are given by their numbers in the trace.
 
         Parameters
         ----------
@@ -105,24 +112,28 @@ class Findings:
         return {"snapshot": facts}
 
     def _apart(self) -> int:
-        """A lower bound on the bytes if streams share nothing: the sum of the peaks of all streams."""
+        """A lower bound on the bytes of memory if streams share none: the sum of the peaks of all streams."""
         changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for allocation, buffer in zip(self._trace.allocations, self.problem.buffers, strict=True):
             changes[allocation.stream] += [(buffer.upper, -buffer.size), (buffer.lower, buffer.size)]
-        # Negative sizes come first, because allocations that end at a moment end before others begin.
+        # At the same moment, allocations end before others begin: sorting puts negative sizes first.
         return sum(int(np.cumsum([size for _, size in sorted(own_changes)]).max(initial=0)) for own_changes in changes.values())
 
     def _described(self, number: int) -> dict[str, Any]:
+        """Name, size in bytes and stack of an allocation."""
         allocation = self._trace.allocations[number]
         stack = [_line(frame) for frame in islice(_frames(allocation), DEEPEST)]
         return {"buffer": self._name(number), "bytes": allocation.size, "stack": stack}
 
     def _name(self, number: int) -> str:
-        """The line of the user's code that requested an allocation, if it is known, and the event; otherwise its number."""
+        """The name of an allocation: the line of the user's code that requested it, if that is known, and the event.
+
+        For an allocation from before the recording, the name has its number instead of the event.
+        """
         allocation = self._trace.allocations[number]
         at = f"#{allocation.lower - 1}" if allocation.lower else f"before #{number}"
         for frame in _frames(allocation):
-            # Equal frames are the same object, which lives as long as the trace, so that its ``id`` can be a key.
+            # Frames of a snapshot are shared objects that live as long as the trace, so that their ``id`` can be a key.
             line = self._names.get(id(frame))
             if line is None:
                 line = self._names[id(frame)] = "" if _is_library(frame) else _line(frame)
@@ -132,11 +143,13 @@ class Findings:
 
 
 def _frames(allocation: Allocation) -> Iterator[dict[str, Any]]:
+    """The frames of an allocation's stack, the innermost first; entries of another form are skipped."""
     frames = allocation.frames if isinstance(allocation.frames, list) else ()
     return (frame for frame in islice(frames, MOST_FRAMES) if isinstance(frame, dict))
 
 
 def _is_library(frame: dict[str, Any]) -> bool:
+    """Whether a frame is not in the user's code."""
     path = f"/{frame.get('filename', '??')}"
     return any(part in path for part in _LIBRARIES)
 

@@ -26,6 +26,7 @@ _MAX_INTEGER_BYTES = 9
 
 
 def _integer(digits: bytes) -> int:
+    """A signed little-endian integer; raises InputError if it has too many bytes."""
     if len(digits) > _MAX_INTEGER_BYTES:
         raise _refused(f"an integer of {len(digits)} bytes", f"at most {_MAX_INTEGER_BYTES}")
     return int.from_bytes(digits, "little", signed=True)
@@ -35,17 +36,17 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", "surrogatepass")
 
 
-# The byte of each opcode by name, the name by byte, and then the supported opcodes, similar ones in tables.
+# The byte of each opcode by its name, and the name by the byte. After them come the supported opcodes, similar ones in tables.
 _CODE = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
 _NAME = {code: name for name, code in _CODE.items()}
 _GET1, _GET4, _PUT, _PUT1, _PUT4 = (_CODE[name] for name in ("BINGET", "LONG_BINGET", "MEMOIZE", "BINPUT", "LONG_BINPUT"))
 _MARK, _DICT, _LIST, _STOP = (_CODE[name] for name in ("MARK", "EMPTY_DICT", "EMPTY_LIST", "STOP"))
 _CONSTANTS = {_CODE["NONE"]: None, _CODE["NEWTRUE"]: True, _CODE["NEWFALSE"]: False, _CODE["EMPTY_TUPLE"]: ()}
-#: Numbers of a fixed size.
+#: Opcodes of numbers of a fixed size, with their formats.
 _FIXED = {
     _CODE[name]: Struct(form) for name, form in {"BININT1": "B", "BININT2": "<H", "BININT": "<i", "BINFLOAT": ">d"}.items()
 }
-#: Opcodes of values that are preceded by their size: how many bytes the size has, and a function that decodes the value.
+#: Opcodes of values that follow their size, with the number of bytes of the size, and a function that decodes the value.
 _SIZED = {
     _CODE["LONG1"]: (1, _integer),
     _CODE["SHORT_BINUNICODE"]: (1, _text),
@@ -68,7 +69,7 @@ _SKIPPED = {_CODE["PROTO"]: 1, _CODE["FRAME"]: 8}
 
 
 def is_pickle(head: bytes) -> bool:
-    """Whether a file begins like a pickle of protocol 2 or later."""
+    """Whether the first bytes of a file are those of a pickle of protocol 2 to 5."""
     return len(head) >= 2 and head[0] == _CODE["PROTO"] and 2 <= head[1] <= 5
 
 
@@ -153,13 +154,19 @@ def load(data: bytes) -> Any:
 
 
 def _refused(found: str, expected: str) -> InputError:
+    """The error for a pickle that is not read."""
     return InputError(f"found {found}, expected {expected}")
 
 
 def _fill(target: list[Any] | dict[str, Any] | None, values: list[Any], kind: type) -> None:
     """Adds values to a list, or alternating keys and values to a dictionary.
 
-    Raises InputError if the target is not of this kind, or if a key is not text, and ValueError if the last key has no value.
+    Raises
+    ------
+    InputError
+        The target is not of this kind, or a key is not text.
+    ValueError
+        The last key has no value.
     """
     if target is None or type(target) is not kind:
         raise _refused(f"values without a {kind.__name__} to add them to", "plain data")

@@ -1,8 +1,11 @@
-"""Replays a trace: sizes of blocks, reserved, allocated and requested bytes over time, and the layout.
+"""Replays a trace to find sizes of blocks, reserved, allocated and requested bytes over time, and PyTorch's layout.
 
-Blocks have the sizes that torch's caching allocator gives them (``c10/cuda/CUDACachingAllocator.cpp``): sizes are rounded up,
+Blocks have the sizes that PyTorch's caching allocator gives them (``c10/cuda/CUDACachingAllocator.cpp``): sizes are rounded up,
 and the rest of a large block is split off only if it is large enough. Addresses in the trace say which block the allocator has
 chosen, so that its choices need not be modelled. Tests compare the numbers with ``torch.cuda.memory_stats`` to the byte.
+
+A *moment* is a position in the trace: moment 0 is its start, and moment ``i + 1`` is event ``i``. A segment *grows* if it is
+expandable (``expandable_segments``), so that the allocator adds memory to it instead of reserving another segment.
 """
 
 from __future__ import annotations
@@ -27,15 +30,17 @@ T = TypeVar("T")
 #: Sizes and addresses of blocks are multiples of this many bytes.
 ALIGNMENT = 512
 
-#: Larger blocks are in segments of another sort, in which a rest of at most this many bytes is not split off.
+#: Blocks of more than this many bytes are in segments of their own sort. In these, a rest of at most so many bytes is not split
+#: off from a block.
 SMALL = 1 << 20
 
-#: The allocator has a rounding setting for each power of two of 1 MiB up to this exponent.
+#: The allocator has a rounding setting for each power of two of MiB, up to this exponent.
 _LARGEST_SETTING = 15
 
 #: If more pairs of segments than this would have to be compared, the layout is not computed.
 _MOST_STEPS = 50_000_000
 
+#: The deadline is checked each time so many allocations have been replayed.
 _SLICE = 1 << 14
 
 
@@ -43,10 +48,11 @@ class Amounts(NamedTuple, Generic[T]):
     """Bytes of a device, at one moment or as arrays over all moments."""
 
     reserved: T
+    """Bytes of segments."""
     active: T
     """Bytes of blocks that are in use, or whose release is pending."""
     allocated: T
-    """Bytes of blocks that are in use."""
+    """Bytes of blocks that are in use and whose release is not pending."""
     requested: T
     """Requested bytes of the active blocks."""
 
@@ -55,8 +61,11 @@ class Hole(NamedTuple):
     """A range of free bytes in a segment."""
 
     address: int
+    """Address of its first byte."""
     size: int
+    """Its size in bytes."""
     segment: Segment
+    """The segment that contains it."""
     below: int | None
     """Number of the allocation below it; None at the start of a segment."""
     above: int | None
@@ -65,12 +74,16 @@ class Hole(NamedTuple):
 
 @dataclass
 class _Tenure:
-    """A segment during the time in which it is reserved; for one that can grow, its largest extent."""
+    """A segment during the time in which it is reserved; for a segment that grows, its largest extent."""
 
     segment: Segment
+    """The segment."""
     begin: int
+    """The moment at which it is reserved."""
     end: int
+    """The moment at which it is released."""
     offset: int = 0
+    """Its offset in bytes in the layout."""
 
 
 class Replay:
@@ -83,12 +96,12 @@ class Replay:
     amounts
         Bytes before the first event and after each event: arrays [events + 2].
     moment
-        The first moment at which the most memory is reserved, after the allocation for which it was reserved.
+        The first moment at which the most memory is reserved and the allocation for which it was reserved has begun.
     grown_for
         Number of that allocation; None if the memory was reserved before the trace began.
     offsets
-        [allocations] Offset of each allocation if segments are laid out next to each other; None if the trace does not contain
-        it.
+        [allocations] Offset of each allocation in bytes if segments are laid out next to each other; None if the trace does not
+        say in which segment an allocation is, or if there are too many segments.
     height
         Bytes of that layout; None if there are too many segments to compute it.
     """
@@ -116,16 +129,18 @@ class Replay:
 
     @property
     def peaks(self) -> Amounts[int]:
-        """The peak of each number; the peaks may be at different moments."""
+        """The largest value of each number over time; they may be at different moments."""
         return Amounts(*(int(amount.max()) for amount in self.amounts))
 
     def _sweep(self) -> tuple[Ints, list[int] | None]:
-        """Sizes of blocks, and offsets, computed allocation by allocation."""
+        """[allocations] sizes of blocks, and offsets in the layout, computed allocation by allocation."""
         trace, block, offsets = self._trace, [], []
         moments = ((at, tenure.begin, tenure.end) for at, tenure in enumerate(self._tenures))
         changes = sorted((change for at, *both in moments for change in zip(both, (1, 0), (at, at), strict=True)), reverse=True)
+        # The segments of the current moment, sorted by address, with their addresses.
         starts: list[int] = []
         current: list[_Tenure] = []
+        # Sorted addresses of the live large blocks, and a heap of (end, address) of these.
         large: list[int] = []
         ends: list[tuple[int, int]] = []
         most, is_whole = trace.settings.get("max_split_size", -1), True
@@ -156,7 +171,7 @@ class Replay:
                     del large[bisect_left(large, heapq.heappop(ends)[1])]
                 at = bisect_right(large, address)
                 room = min(end, large[at] if at < len(large) else end) - address
-                # Blocks from before the trace had neighbours that are not known, so they are not checked.
+                # The neighbours of a block from before the trace are not known, so the size of such a block is not changed.
                 if moment and not splits_all and (size >= most or room - size <= SMALL):
                     size = room
                 insort(large, address)
@@ -165,6 +180,7 @@ class Replay:
         return np.array(block, np.int64), offsets if is_whole and self.height is not None else None
 
     def _amounts(self) -> Amounts[Ints]:
+        """Reserved, active, allocated and requested bytes at each moment."""
         trace, count = self._trace, len(self.block)
         size = np.fromiter((allocation.size for allocation in trace.allocations), np.int64, count)
         requested = np.fromiter((allocation.requested for allocation in trace.allocations), np.int64, count)
@@ -176,6 +192,7 @@ class Replay:
         reserved = np.maximum(last - comes.sum() + np.cumsum(comes), 0)
 
         def held(end: Ints, sizes: Ints) -> Ints:
+            """Bytes at each moment if allocations have these sizes and end at these moments."""
             change = np.zeros(trace.end + 1, np.int64)
             np.add.at(change, self._lower, sizes)
             np.add.at(change, end, -sizes)
@@ -185,20 +202,20 @@ class Replay:
         return Amounts(reserved[: trace.end], held(self._upper, self.block), held(freed, self.block), held(self._upper, size))
 
     def living(self, moment: int) -> list[int]:
-        """Numbers of the allocations that are live at a moment, the largest first."""
+        """Numbers of the allocations that are live at a moment, with the largest first."""
         numbers = np.flatnonzero((self._lower <= moment) & (moment < self._upper)).tolist()
         return sorted(numbers, key=lambda number: (-self._trace.allocations[number].size, number))
 
     def holes(self, moment: int) -> list[Hole]:
-        """Holes in segments at a moment, the largest first."""
-        then = [tenure.segment for tenure in self._tenures if tenure.begin <= moment < tenure.end]
-        ranges = [*(segment for segment in then if not segment.grows), *_grown(self._trace, moment)]
+        """Holes in segments at a moment, with the largest first."""
+        segments = [tenure.segment for tenure in self._tenures if tenure.begin <= moment < tenure.end]
+        ranges = [*(segment for segment in segments if not segment.grows), *_grown(self._trace, moment)]
         living = sorted(self.living(moment), key=lambda number: self._trace.allocations[number].address)
         addresses = [self._trace.allocations[number].address for number in living]
         holes, end = [], 0
         for segment in sorted(ranges):
             if segment.address < end:
-                # Segments are disjoint, except in damaged files.
+                # Segments are disjoint, except in damaged files, whose overlapping segments are skipped.
                 continue
             free, end, below = segment.address, segment.address + segment.size, None
             for number in living[bisect_left(addresses, free) : bisect_left(addresses, end)]:
@@ -211,20 +228,23 @@ class Replay:
         return sorted(holes, key=lambda hole: (-hole.size, hole.address))
 
     def last_in(self, hole: Hole, moment: int) -> int | None:
-        """Number of the last allocation in the bytes of a hole before a moment; None if there is none in the trace."""
+        """Number of the allocation that was the last one to use bytes of a hole before a moment; None if the trace has none."""
         touches = (self._address < hole.address + hole.size) & (self._address + self.block > hole.address)
-        stood = np.where(touches & (self._upper <= moment), self._upper, -1)
-        return int(stood.argmax()) if stood.max(initial=-1) >= 0 else None
+        ends = np.where(touches & (self._upper <= moment), self._upper, -1)
+        return int(ends.argmax()) if ends.max(initial=-1) >= 0 else None
 
 
 def rounding(settings: dict[str, Any]) -> Callable[[int], int]:
-    """A function that rounds sizes up as the allocator does: to 512 bytes, or to one of several steps between powers of two."""
+    """Returns a function that rounds sizes in bytes up as the allocator does.
+
+    It rounds to multiples of 512 bytes or, if the settings say so, to one of several steps between two powers of two.
+    """
     divisions = settings.get("roundup_power2_divisions")
     by_size = divisions if isinstance(divisions, dict) else {}
 
     @cache
     def rounded(size: int) -> int:
-        # There is a setting for each power of two of 1 MiB.
+        # There is a setting for each power of two of MiB, from 1 MiB on.
         parts = by_size.get(str(1 << min(max(0, size.bit_length() - SMALL.bit_length()), _LARGEST_SETTING)))
         step = ALIGNMENT
         if isinstance(parts, int) and parts > 1 and size > ALIGNMENT * parts and size & (size - 1):
@@ -235,7 +255,11 @@ def rounding(settings: dict[str, Any]) -> Callable[[int], int]:
 
 
 def _tenures(trace: Trace) -> list[_Tenure]:
-    """The segments with their lifetimes, found backwards from the end, at which all segments are known."""
+    """The segments with the times at which they are reserved and released.
+
+    They are found backwards from the end of the trace, where all segments are known. Overlapping and adjacent ranges of
+    segments that grow are joined, because such a segment is reserved and released in parts.
+    """
     until = {segment.address: (segment, trace.end) for segment in trace.segments if not segment.grows}
     tenures = []
     for moment, comes, segment in reversed(trace.segment_events):
@@ -260,27 +284,27 @@ def _tenures(trace: Trace) -> list[_Tenure]:
 
 
 def _lay_out(tenures: list[_Tenure]) -> int | None:
-    """Give each segment the lowest offset that is free when it is reserved.
+    """Gives each segment the lowest offset that is free when it is reserved.
 
-    Returns the height of the layout; None if there are too many segments.
+    Returns the height of the layout in bytes; None if there are too many segments.
     """
-    height, steps, standing = 0, 0, list[_Tenure]()
+    height, steps, placed = 0, 0, list[_Tenure]()
     for tenure in sorted(tenures, key=lambda tenure: tenure.begin):
-        standing = [other for other in standing if other.end > tenure.begin]
-        steps += len(standing)
+        placed = [other for other in placed if other.end > tenure.begin]
+        steps += len(placed)
         if steps > _MOST_STEPS:
             return None
-        for other in standing:
+        for other in placed:
             if other.offset - tenure.offset >= tenure.segment.size:
                 break
             tenure.offset = other.offset + other.segment.size
-        insort(standing, tenure, key=lambda other: other.offset)
+        insort(placed, tenure, key=lambda other: other.offset)
         height = max(height, tenure.offset + tenure.segment.size)
     return height
 
 
 def _grown(trace: Trace, moment: int) -> list[Segment]:
-    """Extents of segments that can grow at a moment, computed backwards from their extents at the end."""
+    """Ranges of segments that grow, as they are at a moment, computed backwards from the ranges at the end of the trace."""
     changes: dict[int, int] = {}
     streams: dict[int, int] = {}
     ranges = [(1, segment) for segment in trace.segments]

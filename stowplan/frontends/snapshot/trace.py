@@ -1,8 +1,8 @@
 """Reads the allocations and segments of one device from a snapshot, by the documentation of ``torch.cuda.memory._snapshot``.
 
-Moment 0 is the start of the recording, and moment ``i + 1`` is event ``i`` of the device's trace. Allocations that exist at the
-end live to the moment after the last event. An allocation lives until ``free_completed``, because another stream may read it
-before.
+Times are called *moments*: moment 0 is the start of the recording, and moment ``i + 1`` is event ``i`` of the device's trace.
+Allocations that exist at the end live to the moment after the last event. An allocation lives until the event
+``free_completed``, because another stream may read it until then.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from stowplan.log import warn_unmodelled
 #: Addresses, sizes, and the sum of all sizes must be below this.
 LIMIT = 1 << 60
 
-#: The largest number of events and blocks of all devices; a pickle may contain the same list many times.
+#: The largest number of events and blocks of all devices. It is limited because a small pickle may contain the same list many
+#: times.
 MOST_ENTRIES = 1 << 24
 
-#: Events of segments: whether memory is reserved or released, and whether the segment can grow.
+#: Events of segments: whether memory is reserved (True) or released, and whether the segment is expandable.
 SEGMENT_EVENTS = {
     "segment_alloc": (True, False),
     "segment_free": (False, False),
@@ -35,6 +36,8 @@ _Whole = Annotated[int, msgspec.Meta(ge=0, lt=LIMIT)]
 
 
 class _Event(msgspec.Struct, gc=False):
+    """An event as PyTorch records it."""
+
     action: str
     size: _Whole = 0
     addr: _Whole = 0
@@ -43,6 +46,8 @@ class _Event(msgspec.Struct, gc=False):
 
 
 class _Block(msgspec.Struct):
+    """A block at the end of the trace, as PyTorch records it; sizes are in bytes."""
+
     size: _Whole
     state: str
     address: _Whole | None = None
@@ -52,6 +57,8 @@ class _Block(msgspec.Struct):
 
 
 class _Segment(msgspec.Struct):
+    """A segment at the end of the trace, as PyTorch records it; sizes are in bytes."""
+
     address: _Whole
     total_size: _Whole
     blocks: list[_Block]
@@ -61,6 +68,8 @@ class _Segment(msgspec.Struct):
 
 
 class _Snapshot(msgspec.Struct):
+    """A snapshot as PyTorch writes it; the traces are those of devices 0, 1 and so on."""
+
     segments: list[_Segment]
     device_traces: list[list[_Event]]
     allocator_settings: dict[str, Any] = {}
@@ -71,14 +80,17 @@ class Allocation:
     """An allocation of a device."""
 
     address: int
+    """Address of its first byte."""
     size: int
     """Requested bytes."""
     stream: int
+    """The CUDA stream for which it was requested."""
     frames: Any
-    """Its stack, the innermost frame first; None if it was not recorded."""
+    """The stack of its request, with the innermost frame first; None if it was not recorded."""
     lower: int
+    """The moment at which it begins; 0 for an allocation from before the recording."""
     upper: int = -1
-    """The moment at which it ends, exclusive; -1 while it lives."""
+    """The moment at which it ends, exclusive; -1 if its end has not been read yet."""
     requested: int = -1
     """The moment at which its release was requested; -1 if it was not."""
     block: int = 0
@@ -89,18 +101,24 @@ class Segment(NamedTuple):
     """A range of reserved memory."""
 
     address: int
+    """Address of its first byte."""
     size: int
+    """Its size in bytes."""
     stream: int
+    """The CUDA stream for which it was reserved."""
     grows: bool
-    """Whether it is, or is a part of, a segment that can grow (``expandable_segments``)."""
+    """Whether it is, or is a part of, an expandable segment (``expandable_segments``), which is reserved in parts."""
 
 
 class SegmentEvent(NamedTuple):
-    """Memory is reserved from the device, or is released to it."""
+    """An event in which the allocator reserves memory from the device, or releases it."""
 
     moment: int
+    """The moment of the event."""
     comes: bool
+    """Whether memory is reserved; otherwise it is released."""
     segment: Segment
+    """The memory that is reserved or released."""
 
 
 @dataclass
@@ -108,14 +126,17 @@ class Trace:
     """One device of a snapshot."""
 
     device: int
+    """Index of the device."""
     events: int
+    """Number of events."""
     settings: dict[str, Any]
     """Settings of the allocator."""
     allocations: list[Allocation] = field(default_factory=list)
-    """In the order in which they begin; those from before the trace come first."""
+    """All allocations in the order in which they begin; those from before the trace come first."""
     segments: list[Segment] = field(default_factory=list)
-    """The segments at the end."""
+    """The segments at the end of the trace."""
     segment_events: list[SegmentEvent] = field(default_factory=list)
+    """All events of segments, in their order."""
     shortages: list[tuple[int, int]] = field(default_factory=list)
     """(moment, requested bytes) of each out-of-memory error."""
     unrecorded: int = 0
@@ -133,7 +154,7 @@ def read_trace(value: Any, device: int | None) -> Trace:
     Parameters
     ----------
     device
-        Index of the device; by default the one with the most events, and of several the one with the most segments.
+        Index of the device; by default the one with the most events, and among equals the one with the most segments.
 
     Raises
     ------
@@ -166,10 +187,11 @@ def read_trace(value: Any, device: int | None) -> Trace:
 
 
 def _convert(value: Any) -> _Snapshot:
+    """The snapshot in an unpickled value; raises InputError if it is none, or has too many entries."""
     if not isinstance(value, dict) or not {"segments", "device_traces"} <= value.keys():
         content = f"the keys {', '.join(value)}" if isinstance(value, dict) and value else type(value).__name__
         raise InputError(f"found a pickle of {content}, expected a memory snapshot with segments and device_traces")
-    # Values that are no lists are refused below.
+    # Entries are counted here before the values are converted, which refuses values that are no lists.
     lists = [value["segments"], value["device_traces"]]
     lists = [entries for entries in lists if isinstance(entries, list)]
     inner = [part.get("blocks") if isinstance(part, dict) else part for entries in lists for part in entries]
@@ -187,12 +209,14 @@ class _Reader:
     def __init__(self, trace: Trace):
         self._trace = trace
         self._open: dict[int, Allocation] = {}
+        """The allocations that live at the current event, by address."""
         self._early: list[Allocation] = []
         """Allocations from before the trace."""
         self._lost: list[int] = []
-        """For allocations without an event for their end, the latest moments at which they can have ended."""
+        """For each allocation without an event for its end, the latest moment at which it can have ended."""
 
     def read(self, events: list[_Event], segments: list[_Segment]) -> None:
+        """Adds allocations, segments and their events to the trace; ``segments`` are those at the end."""
         trace, begun = self._trace, self._trace.allocations
         check_reading()
         for moment, event in enumerate(events, 1):
@@ -220,21 +244,25 @@ class _Reader:
             warn_unmodelled(text, f"event {min(self._lost) - 1}")
 
     def _living(self, event: _Event) -> Allocation:
-        """The allocation at the address of an event; if none is known, it is one from before the trace."""
+        """The allocation at the address of an event; if none is known there, an allocation from before the trace is added."""
         if event.addr not in self._open:
             self._early.append(Allocation(event.addr, event.size, event.stream, None, 0))
             self._open[event.addr] = self._early[-1]
         return self._open[event.addr]
 
     def _lose(self, address: int, moment: int) -> None:
-        """End an allocation that must have ended before a moment."""
+        """Ends an allocation that has no event for its end, but must have ended before a moment."""
         allocation = self._open.pop(address)
         allocation.upper = allocation.requested if allocation.requested > allocation.lower else moment
         self._lost.append(moment)
 
     def _end(self, segments: list[_Segment]) -> None:
-        """Add the blocks that exist at the end; those without an event are from before the trace."""
-        trace, standing = self._trace, set[int]()
+        """Adds the segments at the end, and ends all allocations that still live.
+
+        Blocks without an event become allocations from before the trace. Allocations without a block have ended without an
+        event.
+        """
+        trace, live_addresses = self._trace, set[int]()
         for segment in segments:
             trace.segments.append(Segment(segment.address, segment.total_size, segment.stream, segment.is_expandable))
             following = segment.address
@@ -251,8 +279,8 @@ class _Reader:
                 allocation.block = block.size
                 if allocation.lower == 0 and allocation.requested < 0 and block.state != "active_allocated":
                     allocation.requested = 0
-                standing.add(address)
-        for address in self._open.keys() - standing:
+                live_addresses.add(address)
+        for address in self._open.keys() - live_addresses:
             self._lose(address, trace.end)
         for allocation in self._open.values():
             allocation.upper = trace.end

@@ -1,6 +1,6 @@
 """Front end for TensorFlow Lite models, as TensorFlow Lite Micro runs them.
 
-A file imports only files that come before it in this list:
+A module imports only modules that come before it in this list:
 
 - ``flatbuffer``: reads tables and vectors of a flatbuffer
 - ``result_shapes``: shapes that kernels of the runtime compute themselves

@@ -1,10 +1,12 @@
 """Reads TensorFlow Lite models: the tensors of all subgraphs for which TensorFlow Lite Micro allocates memory, and their live
 ranges.
 
-Only the tables that are needed for this are read from the flatbuffer (schema version 3). The runtime has one list of tensors
-over all subgraphs, and counts time in *scopes*: scope 0 is the start of the first subgraph, and each operator and each subgraph
-that an operator calls begins a new scope. A tensor lives from the scope that writes it to the last one that uses it, both
-included; inputs live from the start of their subgraph, and outputs to its end.
+The module reads only the tables of the flatbuffer (schema version 3) that it needs for this. *The runtime* is TensorFlow Lite
+Micro. It numbers the tensors of all subgraphs in one list, and counts time in *scopes*: scope 0 is the start of the first
+subgraph, and each operator and each subgraph that an operator calls begins a new scope. A tensor lives from the scope that
+writes it to the last one that uses it, both included; inputs live from the start of their subgraph, and outputs to its end.
+
+A file may have an *offline plan*, which gives offsets to some tensors; the runtime places all other tensors.
 """
 
 from __future__ import annotations
@@ -37,12 +39,13 @@ IDENTIFIER = b"TFL3"
 ALIGNMENT = 16
 
 _KNOWN = load_facts("tflite")
-#: From the number of an element type in the schema to its name, and to the bytes of an element.
+#: For each element type, by its number in the schema, its name and the bytes of an element.
 TYPES: dict[int, str] = {kind["number"]: name for name, kind in _KNOWN["types"].items()}
 _BYTES: dict[int, int] = {kind["number"]: kind["bytes"] for kind in _KNOWN["types"].values()}
 
-#: Numbers of builtin operators. Below are those that call subgraphs, with the fields of their options that name these, and
-#: those that are refused because of what they call. Other unknown operators cause a warning.
+#: Numbers of builtin operators that are read in a special way. The tables after them list operators that call subgraphs, with
+#: the fields of their options that name the subgraphs; operators that are refused because they call other code; and operators
+#: that are modelled. All other operators cause a warning.
 CUSTOM, VAR_HANDLE, CALL_ONCE, IF, WHILE = 32, 142, 129, 118, 119
 _CALLING = {IF: (0, 1), WHILE: (0, 1), CALL_ONCE: (0,)}
 _REFUSED = {31: "CALL", 51: "DELEGATE", 200: "a loop", 209: "a choice"}
@@ -50,10 +53,12 @@ _MODELLED = frozenset(range(_KNOWN["operators"]["builtin_end"])) - {CUSTOM, 127}
 
 #: Custom operators of TensorFlow Lite Micro whose kernels use only their tensors and scratch memory.
 KNOWN_CUSTOM = frozenset(_KNOWN["operators"]["known_custom"].split())
-#: From a number to the name of a builtin operator whose kernel has an access model, or computes the shape of its result.
+#: Names, by their numbers, of builtin operators for whose kernel there is an access model, or whose kernel computes the shape
+#: of its result.
 OPERATORS: dict[int, str] = {number: name for name, number in _KNOWN["operators"]["numbers"].items()}
 
-#: Limits on the nesting of subgraph calls and on the number of scopes, since subgraphs may call each other many times.
+#: Limits on the nesting of subgraph calls and on the number of scopes. A small file may exceed them, since a subgraph may be
+#: called many times.
 _DEEPEST, _MOST_SCOPES = 12, 1_000_000
 
 #: Name of the metadata with a plan: version, number of subgraphs, number of tensors, and an offset for each tensor.
@@ -72,7 +77,7 @@ _TENSOR_ELSEWHERE = (6, 9, 10)
 _OPERATOR_CODE, OPERATOR_INPUTS, OPERATOR_OUTPUTS, OPERATOR_OPTIONS, OPERATOR_INTERMEDIATES = 0, 1, 2, 4, 8
 BUFFER_DATA, BUFFER_OFFSET, _BUFFER_SIZE = 0, 1, 2
 
-#: A range of time and bytes: first moment, first byte, and the moment and the byte after the last ones.
+#: A range of time and bytes: the first scope, the first byte, the scope after the last one, and the byte after the last one.
 _Box: TypeAlias = tuple[int, int, int, int]
 
 
@@ -81,6 +86,7 @@ class TfliteTensor:
     """A tensor of any subgraph."""
 
     name: str
+    """Its number, followed by its name in the model, if it has one."""
     shape: tuple[int, ...]
     """Its shape at run time (:mod:`stowplan.frontends.tflite.result_shapes`)."""
     kind: int
@@ -90,8 +96,9 @@ class TfliteTensor:
     is_planned: bool
     """Whether the runtime's planner places it. It does not place constants, variables and resource handles."""
     is_variable: bool
+    """Whether it is a variable, which outlives an inference."""
     is_resized: bool = False
-    """Whether the file declares another shape."""
+    """Whether the file declares another shape than that at run time."""
 
     @property
     def own_name(self) -> str:
@@ -111,9 +118,11 @@ class Operator:
     code: int
     """Number of the builtin operator."""
     custom: str
-    """Name of a custom operator."""
+    """Name of a custom operator; empty for a builtin operator."""
     reads: tuple[int, ...]
+    """The tensors that it reads."""
     writes: tuple[int, ...]
+    """The tensors that it writes, including intermediate ones."""
     calls: tuple[int, ...]
     """Indices of the subgraphs that it may run, in the order of their scopes."""
     table: int
@@ -126,7 +135,7 @@ class Operator:
 
     @property
     def is_opaque(self) -> bool:
-        """Whether nothing is known about its kernel, such as private memory, or bytes that its tensors share."""
+        """Whether its kernel is unknown, so that it may need memory of its own, or its tensors may share bytes."""
         return self.custom not in KNOWN_CUSTOM if self.code == CUSTOM else self.code not in _MODELLED
 
 
@@ -137,7 +146,9 @@ class Subgraph:
     tensors: range
     """The tensors of this subgraph."""
     inputs: tuple[int, ...]
+    """The tensors that its caller writes before it runs."""
     outputs: tuple[int, ...]
+    """The tensors that its caller reads after it has run."""
     operators: tuple[Operator, ...]
     """The operators in the order in which they run."""
 
@@ -147,13 +158,16 @@ class TfliteModel:
     """A model as TensorFlow Lite Micro sees it."""
 
     name: str
+    """Name of the file without its extension."""
     tensors: tuple[TfliteTensor, ...]
+    """The tensors of all subgraphs."""
     subgraphs: tuple[Subgraph, ...]
+    """The subgraphs; the first one is the program."""
     offsets: tuple[int, ...]
-    """[tensors] The offset in the plan of the file; :data:`AT_RUNTIME` if the runtime places the tensor, or if there is no
-    plan."""
+    """[tensors] The offset in bytes in the file's offline plan; :data:`AT_RUNTIME` if the runtime places the tensor, or if
+    there is no such plan."""
     fixed: frozenset[int]
-    """Tensors that keep these offsets."""
+    """Tensors that keep their offsets of the offline plan."""
     data: bytes
     """The contents of the file."""
     problem: Problem
@@ -167,13 +181,14 @@ class Scopes:
     """The scopes in which tensors live and operators run, as the runtime counts them; both ends are included."""
 
     first: tuple[int, ...]
-    """[tensors] The first scope of each tensor; -1 if nothing writes it."""
+    """[tensors] The first scope of each tensor; -1 if no operator writes it and it is no input or output."""
     last: tuple[int, ...]
+    """[tensors] The last scope of each tensor; -1 if it is not used."""
     operators: dict[tuple[int, int], tuple[int, int]]
-    """From an operator, by its subgraph and its position there, to its first and last scope, including the subgraphs it
-    calls."""
+    """The first and the last scope of each operator, including the subgraphs that it calls. The key is the index of its
+    subgraph and its position there."""
     unwritten: frozenset[int]
-    """Tensors that an operator reads before anything writes them, including constants."""
+    """Tensors that an operator reads before they are written, including constants."""
 
 
 def is_tflite(path: str | Path) -> bool:
@@ -189,20 +204,20 @@ def read_tflite(
     Parameters
     ----------
     path
-        The model file.
+        Path of the model file.
     capacity
         Bytes of the arena; None asks for the smallest arena.
     replace_offline_plan
-        Whether tensors with an offset in the file are planned as well, except those of custom operators, which may depend on
-        it.
+        Whether tensors with an offset in the file are planned as well, except those of unknown operators, which may depend on
+        their offsets.
     keep
-        Names of inputs that live to the end.
+        Names of inputs that must live to the end.
 
     Raises
     ------
     InputError
-        There is no such file, it is no TensorFlow Lite model, a shape or type has no fixed size, nothing writes a tensor, or a
-        subgraph calls itself.
+        The file cannot be read, is no TensorFlow Lite model, or is damaged; a shape or type has no fixed size; an operator
+        reads a tensor that is never written; or a subgraph calls itself.
     """
     data = files.read_bytes(path)
     if data[4:8] != IDENTIFIER:
@@ -217,12 +232,17 @@ def read_tflite(
 
 
 def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
-    """Computes the live ranges of a model's tensors; raises InputError if the number of scopes exceeds its limit.
+    """Computes the live ranges of a model's tensors.
 
     Parameters
     ----------
     tensors
-        Number of tensors over all subgraphs.
+        Number of tensors of all subgraphs.
+
+    Raises
+    ------
+    InputError
+        A subgraph calls itself, calls are nested too deeply, or there are too many scopes.
     """
     first, last = [-1] * tensors, [-1] * tensors
     spans: dict[tuple[int, int], tuple[int, int]] = {}
@@ -230,6 +250,7 @@ def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
     count = 0
 
     def use(numbers: Sequence[int], *, makes: bool = True, ends: bool = True) -> None:
+        """Records a use of tensors in the current scope, as a first write if ``makes``, and as a last use if ``ends``."""
         for number in numbers:
             if makes and first[number] < 0:
                 first[number] = count
@@ -237,6 +258,7 @@ def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
                 last[number] = count
 
     def run(graph: int, callers: tuple[int, ...]) -> None:
+        """Records the uses in a subgraph that the subgraphs ``callers`` call."""
         nonlocal count
         if graph in callers:
             raise InputError(f"found subgraph {graph} inside itself, expected subgraphs that end", place="subgraphs")
@@ -276,9 +298,10 @@ class _Reader:
         self._graphs = self._buffer.tables(self._model, MODEL_SUBGRAPHS)
         self._tensors = [tensor for graph in self._graphs for tensor in self._buffer.tables(graph, GRAPH_TENSORS)]
         self._touched: dict[int, str] = {}
-        """From the index of a tensor to the operator that uses it first, for messages."""
+        """The operator or subgraph that is the first to use each tensor, in words for messages."""
 
     def read(self, capacity: int | None, replace_offline_plan: bool, keep: Sequence[str]) -> TfliteModel:
+        """Reads the model; see :func:`read_tflite`."""
         if not self._graphs:
             raise InputError("found none, expected one or more", place="subgraphs")
         subgraphs = []
@@ -294,7 +317,7 @@ class _Reader:
         written = {number for operator in operators for number in operator.writes}
         of_opaque = {number for operator in operators if operator.is_opaque for number in (*operator.reads, *operator.writes)}
         for number, place in self._touched.items():
-            # A constant that an operator writes later counts as well.
+            # A tensor with stored contents that an operator writes later must be written as well before it is read.
             is_made = tensors[number].is_planned or (number in written and not tensors[number].is_variable)
             if is_made and number in lives.unwritten and number not in of_opaque:
                 message = f"found nothing that writes what {place} reads, expected it"
@@ -306,9 +329,9 @@ class _Reader:
             stay = f"{len(fixed)} tensors stay where the file has them, unchecked for what they share"
             warn_unmodelled(f"{stay}; --set replace_offline_plan=yes frees those of no custom operator", OFFLINE_PLAN)
         if keep:
-            kept_inputs = named_inputs(keep, ((tensors[number].own_name, number) for number in subgraphs[0].inputs))
+            preserved = named_inputs(keep, ((tensors[number].own_name, number) for number in subgraphs[0].inputs))
             end = max(lives.last)
-            last = tuple(end if number in kept_inputs else moment for number, moment in enumerate(lives.last))
+            last = tuple(end if number in preserved else scope for number, scope in enumerate(lives.last))
             lives = dataclasses.replace(lives, last=last)
         planned, buffers = _buffers(tensors, lives, offsets, fixed)
         outputs = subgraphs[0].outputs
@@ -318,15 +341,17 @@ class _Reader:
         return TfliteModel(self._name, tensors, tuple(subgraphs), offsets, fixed, self._buffer.data, problem, planned)
 
     def _subgraph(self, number: int, graph: int, begin: int) -> Subgraph:
+        """The subgraph whose table is at ``graph``; its first tensor has the index ``begin`` among those of all subgraphs."""
         buffer, count = self._buffer, self._buffer.vector(graph, GRAPH_TENSORS)[1]
 
         def numbers(table: int, field: int, place: str) -> tuple[int, ...]:
-            there = [tensor for tensor in buffer.integers(table, field) if tensor != -1]
-            for tensor in there:
+            """Indices of the tensors in a vector of the file; -1, which stands for an omitted operand, is left out."""
+            present = [tensor for tensor in buffer.integers(table, field) if tensor != -1]
+            for tensor in present:
                 if not 0 <= tensor < count:
                     raise InputError(f"found tensor {tensor}, expected 0 to {count - 1}", place=place)
                 self._touched.setdefault(begin + tensor, place)
-            return tuple(begin + tensor for tensor in there)
+            return tuple(begin + tensor for tensor in present)
 
         name = "" if number == 0 else f" of subgraph {number}"
         operators = []
@@ -349,7 +374,7 @@ class _Reader:
         return Subgraph(range(begin, begin + count), inputs, outputs, tuple(operators))
 
     def _code(self, table: int, place: str) -> tuple[int, str]:
-        """The number of an operator, and the name of a custom one; refuses operators that call graphs in unsupported ways."""
+        """The number of an operator, and the name of a custom one; raises InputError for operators that are refused."""
         number = self._buffer.number(table, _OPERATOR_CODE, "I")
         if number >= len(self._codes):
             raise InputError(f"found operator code {number}, expected 0 to {len(self._codes) - 1}", place=place)
@@ -361,6 +386,7 @@ class _Reader:
         return code, self._buffer.text(entry, _CODE_NAME) if code == CUSTOM else ""
 
     def _calls(self, table: int, code: int, place: str) -> tuple[int, ...]:
+        """Indices of the subgraphs that an operator calls; raises InputError if there is no such subgraph."""
         called: list[int] = []
         for field in _CALLING.get(code, ()):
             at = self._buffer.field(table, OPERATOR_OPTIONS)
@@ -371,7 +397,7 @@ class _Reader:
         return tuple(called)
 
     def _shapes(self, subgraphs: Sequence[Subgraph]) -> list[tuple[int, ...]]:
-        """[tensors] Shapes at run time; they depend on each other in the order of the operators in the file."""
+        """[tensors] Shapes at run time, computed operator by operator in the order of the file."""
         buffer = self._buffer
         shapes = [tuple(buffer.integers(table, TENSOR_SHAPE)) for table in self._tensors]
         for operator in (operator for subgraph in subgraphs for operator in subgraph.operators):
@@ -388,6 +414,7 @@ class _Reader:
         return shapes
 
     def _tensor(self, number: int, shape: tuple[int, ...], is_handle: bool) -> TfliteTensor:
+        """The tensor with this index; raises InputError if it is used and its size is not fixed."""
         buffer, table, place = self._buffer, self._tensors[number], f"tensors[{number}]"
         where = buffer.number(table, TENSOR_BUFFER, "I")
         if where >= len(self._stored):
@@ -411,7 +438,7 @@ class _Reader:
         return TfliteTensor(name, shape, kind, size, is_planned and size > 0, is_variable, is_resized)
 
     def _offline_plan(self, tensors: int) -> tuple[int, ...]:
-        """[tensors] The offset of each tensor in the model's plan; ``AT_RUNTIME`` for all if it has none."""
+        """[tensors] The offset of each tensor in the offline plan; ``AT_RUNTIME`` for all tensors if there is no plan."""
         buffer, offsets = self._buffer, [AT_RUNTIME] * tensors
         holders = buffer.tables(self._model, MODEL_BUFFERS)
         for entry in buffer.tables(self._model, MODEL_METADATA):
@@ -433,7 +460,7 @@ class _Reader:
 def _buffers(
     tensors: Sequence[TfliteTensor], lives: Scopes, offsets: Sequence[int], fixed: frozenset[int]
 ) -> tuple[tuple[int, ...], tuple[Buffer, ...]]:
-    """The used tensors without fixed offsets, and the buffers for these, followed by buffers for those with fixed offsets."""
+    """The tensors that are planned, and their buffers, followed by buffers at fixed offsets for the other tensors."""
     planned, buffers, placed = [], [], []
     for number, tensor in enumerate(tensors):
         lower, upper = lives.first[number], lives.last[number] + 1
@@ -446,7 +473,8 @@ def _buffers(
 
 
 def _part(tensor: TfliteTensor, offset: int, buffers: Sequence[Buffer]) -> Part:
-    """The part of a buffer for an output that is not planned: inside of a fixed buffer, or stored in the file."""
+    """The part of a buffer that an output uses if it is not planned. The output is in a buffer at a fixed offset, or in no
+    buffer if the file stores it."""
     size = tensor.size if tensor.is_planned else 0
     candidates = [box for box in buffers if box.offset is not None and box.offset <= offset <= box.offset + box.size - size]
     if size == 0 or not candidates:
@@ -456,10 +484,10 @@ def _part(tensor: TfliteTensor, offset: int, buffers: Sequence[Buffer]) -> Part:
 
 
 def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:
-    """Buffers at fixed offsets.
+    """Buffers at fixed offsets for tensors with fixed offsets.
 
-    Overlapping ones become one buffer that encloses them, because an accelerator may address its operands as parts of its
-    scratch memory.
+    Tensors that overlap in time and bytes become one buffer that encloses them, because an accelerator may address its operands
+    as parts of its scratch memory.
     """
     boxes: list[_Box] = []
     for box in placed:
@@ -474,6 +502,6 @@ def _obstacles(placed: Sequence[_Box]) -> list[Buffer]:
 
 
 def _has_data(buffer: FlatBuffer, table: int) -> bool:
-    """Whether a buffer of the file has contents, inside of the flatbuffer or after it."""
+    """Whether a buffer of the file has contents, which are in the flatbuffer or after it."""
     outside = buffer.number(table, BUFFER_OFFSET, "Q") > 1 and buffer.number(table, _BUFFER_SIZE, "Q") > 0
     return outside or buffer.vector(table, BUFFER_DATA)[1] > 0

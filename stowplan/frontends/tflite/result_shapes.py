@@ -1,8 +1,9 @@
 """Shapes that kernels of TensorFlow Lite Micro compute for their results, regardless of the shapes that the file declares.
 
 The runtime plans its arena after all kernels are prepared, and uses the shapes that tensors have then. Nearly all kernels use
-the declared shape of their result. The kernels below replace it by a computed one, or do so if the declared shape has an open
-extent. They ignore ``shape_signature``, and RESHAPE also ignores its second operand and its options.
+the declared shape of their result. The kernels of this module replace it by a computed shape; that of RESHAPE does so only if
+the declared shape has an extent of -1. They ignore ``shape_signature``, and RESHAPE also ignores its second operand and its
+options.
 
 Sources: all calls of ``CreateWritableTensorDimsWithCopy`` in ``tensorflow/lite/micro/kernels`` of tflite-micro,
 ``reshape_common.cc``, and ``micro_allocation_info.cc``, August 2026.
@@ -28,7 +29,7 @@ def result_shape(operator: str, declared: Shape, operands: Sequence[Shape], opti
     Parameters
     ----------
     operator
-        The schema's name, such as ``GATHER``.
+        Name of the operator in the schema, such as ``GATHER``.
     declared
         The shape that the file declares for the result.
     operands
@@ -46,18 +47,18 @@ def result_shape(operator: str, declared: Shape, operands: Sequence[Shape], opti
     if min((extent for shape in operands for extent in shape), default=0) < 0:
         return declared
     try:
-        shape, is_taken = _worked_out(operator, declared, operands, option)
+        shape, is_valid = _computed_shape(operator, declared, operands, option)
     except (ArithmeticError, LookupError, ValueError):
-        is_taken = False
-    if is_taken:
+        is_valid = False
+    if is_valid:
         return shape
     shapes = " and ".join(str([*shape]) for shape in operands)
     message = f"found the declared shape {[*declared]} for the result of {operator} on {shapes}"
     raise InputError(f"{message}, expected one that the runtime takes", place=place)
 
 
-def _worked_out(operator: str, declared: Shape, operands: Sequence[Shape], option: Option) -> tuple[Shape, bool]:
-    """The shape at run time, and whether it passes the kernel's checks."""
+def _computed_shape(operator: str, declared: Shape, operands: Sequence[Shape], option: Option) -> tuple[Shape, bool]:
+    """The shape at run time, and whether it passes the kernel's checks; raises an error if the operands have other ranks."""
     if operator == "RESHAPE":
         shape, elements = () if declared == (0,) and len(operands) == 1 else declared, prod(operands[0])
         if shape.count(-1) == 1:
@@ -99,5 +100,8 @@ def _worked_out(operator: str, declared: Shape, operands: Sequence[Shape], optio
 
 
 def _has_room(declared: Shape, shape: Shape) -> bool:
-    """Whether the rank and the extents fit into the memory of the declared shape, which is a multiple of 16 bytes."""
+    """Whether the rank and the extents of a shape fit into the memory of those of the declared shape.
+
+    Each is a number of 4 bytes, and the memory is a multiple of 16 bytes.
+    """
     return (3 + 4 * len(shape)) // 16 <= (3 + 4 * len(declared)) // 16

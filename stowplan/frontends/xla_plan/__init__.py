@@ -1,10 +1,11 @@
 """Imports XLA's own plan as a plan of memory mapping, as faithfully as the rules allow, and reports all changes.
 
-A *stay* is a period in which XLA has a tensor in fast memory. A *use* is one access of a tensor by one step. A stay that the
-rules of ``docs/reference/memory-mapping.md`` cannot express is dropped: its uses then read and write slow memory, which is
-always possible. The result says what was dropped, and why.
+A *stay* is a period in which XLA has a tensor in fast memory. A *use* is one access of a tensor by one step. Steps and uses are
+those of the program before XLA's memory-space assignment, the pass that decides which tensors are in fast memory. A stay that
+the rules of ``docs/reference/memory-mapping.md`` cannot express is dropped: its uses then read and write slow memory, which is
+always possible. The result says which stays were dropped, and why.
 
-A file imports only files that come before it in this list:
+A module imports only modules that come before it in this list:
 
 - ``stays``: stays of tensors in fast memory, and their offsets
 - ``trace``: finds the stays in XLA's module
@@ -32,37 +33,39 @@ from stowplan.models.memory_mapping.verify import Violation, verify
 
 
 class ImportedPlan(msgspec.Struct, frozen=True):
-    """XLA's plan as a plan of memory mapping, with everything that had to be changed."""
+    """XLA's plan as a plan of memory mapping, with all differences between the two. Fields of type ``int`` are counts."""
 
     plan: Plan
+    """The valid plan of memory mapping."""
     sliced: int
-    """Copies that XLA makes in slices, and that were merged into one copy each."""
+    """Number of copies that XLA makes in slices, and that were merged into one copy each."""
     slices: int
-    """Stays whose copy is in slices in XLA's plan and in this one; 0 unless the problem allows slices."""
+    """Number of stays whose copy is in slices in XLA's plan and in this one; 0 unless the problem allows slices."""
     delayed: int
-    """Merged copies that begin later than their first slice, because their bytes are not free before."""
+    """Number of merged copies that begin later than their first slice, because their bytes are not free before."""
     postponed: int
-    """Other copies to fast memory that begin later than in XLA, because the tensor's previous stay is not over."""
+    """Number of other copies to fast memory that begin later than in XLA, because the tensor's previous stay is not over."""
     advanced: int
-    """Stays whose copy to slow memory begins earlier than in XLA, so that their bytes are free in time."""
+    """Number of stays whose copy to slow memory begins earlier than in XLA, so that their bytes are free in time."""
     moved: int
-    """Stays that have another offset than in XLA's plan, because XLA gives their bytes to another tensor within a step."""
+    """Number of stays that have another offset than in XLA's plan, because XLA gives their bytes to another tensor within a
+    step."""
     mixed_reads: int
-    """Reads of a tensor from both memories at once, which count as slow."""
+    """Number of reads of a tensor from both memories at once, which count as reads of slow memory."""
     idle: int
-    """Copies to fast memory that serve no use, and are left out.
+    """Number of copies to fast memory that serve no use and are left out.
 
     At the end of a program, XLA copies in the tensors that the next run finds in fast memory when it starts (cross-program
     prefetch).
     """
     replaced: tuple[str, ...]
-    """Steps of the program that XLA replaced by copies of its own."""
+    """Names of the steps of the program that XLA replaced by copies of its own."""
     foreign: tuple[str, ...]
-    """Instructions that XLA has added and that are neither copies nor steps of the program."""
+    """Names of the instructions that XLA has added and that are neither copies nor steps of the program."""
     homeless: tuple[str, ...]
-    """Values in fast memory that belong to no tensor of the program."""
+    """Names of the values in fast memory that belong to no tensor of the program."""
     dropped: tuple[Dropped, ...]
-    """Stays that the plan does not have."""
+    """The stays of XLA's plan that this plan does not have."""
 
     @property
     def preloads(self) -> int:
@@ -71,7 +74,7 @@ class ImportedPlan(msgspec.Struct, frozen=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """A line for users for each kind of difference from XLA's plan."""
+        """A line of text for each kind of difference from XLA's plan."""
         counts = (
             (self.preloads, "tensors in fast memory before the program starts (cross-program prefetch)"),
             (self.slices, "copies in slices"),
@@ -114,27 +117,26 @@ def import_xla_plan(
     program
         The program before XLA's memory-space assignment.
     plan_path
-        The same module after memory-space assignment, as HLO text, plain or gzip. ``S(fast_space)`` in a layout means fast
-        memory.
+        Path of the same module after memory-space assignment, as HLO text, plain or gzip.
     offsets_path
-        File in which XLA's buffer assignment lists its values with their offsets; by default ``NAME.fastmem.txt[.gz]`` in the
-        folder of ``NAME.hlo.txt.gz``.
+        Path of a file in which XLA's buffer assignment lists its values with their offsets; by default
+        ``NAME.fastmem.txt[.gz]`` in the folder of ``NAME.hlo.txt.gz``.
     fast_space
-        Memory space of the fast memory; by default that of the problem's target.
+        Number of the memory space of fast memory in layouts; by default that of the problem's target.
 
     Returns
     -------
     ImportedPlan
-        A valid plan, and what had to be changed.
+        A valid plan, with all differences from XLA's plan.
 
     Raises
     ------
     InputError
-        A file cannot be read, is not scheduled, belongs to another program, or lacks an offset.
+        A file cannot be read, the module is not scheduled or belongs to another program, or an offset is missing.
     UsageError
         The problem does not belong to the program, or forbids stalls.
     VerificationError
-        The plan breaks a rule, and no stay can be dropped to mend that.
+        The plan breaks a rule, and the verifier names no stay that could be dropped.
     """
     if [step.name for step in problem.steps] != [step.name for step in program.steps]:
         raise UsageError("found a problem and a program with different steps, expected the problem made of the program")
@@ -168,9 +170,12 @@ def import_xla_plan(
 
 
 def _valid_plan(problem: Problem, repair: Repair) -> Plan:
-    """The plan of all placed stays, without those to which the verifier objects.
+    """The plan of all placed stays, after those that break a rule of the verifier were dropped.
 
-    Raises VerificationError if the plan breaks a rule and no stay is to blame.
+    Raises
+    ------
+    VerificationError
+        The plan breaks a rule, and the verifier names no stay.
     """
     while True:
         placed = sorted(repair.placed, key=lambda entry: (entry.start, entry.tensor))
@@ -178,30 +183,30 @@ def _valid_plan(problem: Problem, repair: Repair) -> Plan:
         verification = verify(problem, plan)
         if verification.ok:
             return plan
-        guilty: dict[int, str] = {}
+        reasons: dict[int, str] = {}
         for violation in verification.violations:
-            for place in _blamed(violation, placed, owners):
-                guilty.setdefault(place, f"breaks the rule {violation.code}")
-        if not guilty:
+            for place in _concerned_stays(violation, placed, owners):
+                reasons.setdefault(place, f"breaks the rule {violation.code}")
+        if not reasons:
             raise VerificationError(f"XLA's plan cannot be made valid: {verification.violations[0].message}")
-        for place, reason in sorted(guilty.items()):
+        for place, reason in sorted(reasons.items()):
             repair.drop(placed[place], reason)
 
 
-def _blamed(violation: Violation, placed: list[PlacedStay], owners: list[int]) -> set[int]:
-    """Indices of the stays to which a violation refers.
+def _concerned_stays(violation: Violation, placed: list[PlacedStay], owners: list[int]) -> set[int]:
+    """Indices of the stays to which a violation of a rule refers.
 
     ``placed`` is in the order of the plan's residencies; ``owners`` has the index of the stay of each copy of the plan.
     """
     residencies, copies, uses, tensors = (
         violation.concerns.get(sort, ()) for sort in ("residencies", "copies", "uses", "tensors")
     )
-    blamed = {*residencies, *(owners[copy] for copy in copies)}
-    if not blamed and uses:
-        blamed = {place for place, entry in enumerate(placed) if not entry.uses.isdisjoint(uses)}
-    if not blamed:
-        blamed = {place for place, entry in enumerate(placed) if entry.tensor in tensors}
-    return blamed
+    concerned = {*residencies, *(owners[copy] for copy in copies)}
+    if not concerned and uses:
+        concerned = {place for place, entry in enumerate(placed) if not entry.uses.isdisjoint(uses)}
+    if not concerned:
+        concerned = {place for place, entry in enumerate(placed) if entry.tensor in tensors}
+    return concerned
 
 
 def _plan(problem: Problem, placed: list[PlacedStay]) -> tuple[Plan, list[int]]:

@@ -1,15 +1,14 @@
 """Turns XLA's use of fast memory into residencies that the rules allow.
 
 A *stay* is a period in which XLA has a tensor in fast memory (:class:`~stowplan.frontends.xla_plan.stays.Stay`). A *residency*
-is the same in a plan of stowplan: it has a start, an end and an offset, and must keep the rules of
+is such a period in a plan of stowplan: it has a start, an end and an offset, and must keep the rules of
 ``docs/reference/memory-mapping.md``. A *use* is one access of a tensor by one step. *Boundary* ``t`` is the moment before step
-``t``.
+``t``. To copy *in* means to copy to fast memory, and to copy *out* means to copy to slow memory.
 
-XLA is free to do three things that these rules forbid unless an option allows them. It copies a tensor in
-slices, each of which occupies only its own bytes. It lets a result overwrite a donated operand. And it lets a tensor take the
-place of another one that was copied out between the same two steps. Without these options a residency occupies all of its bytes
-during whole steps. Therefore some copies begin later or earlier than in XLA's plan, some stays move to another offset, and a
-few have to be dropped.
+XLA's plans do three things that these rules forbid unless an option allows them. A tensor is copied in slices, each of which
+occupies only its own bytes. A result overwrites a donated operand. And a tensor uses the bytes of another one that was copied
+out between the same two steps. Without these options a residency occupies all of its bytes during whole steps. Therefore some
+copies begin later or earlier than in XLA's plan, some stays move to another offset, and a few stays are dropped.
 """
 
 from __future__ import annotations
@@ -26,29 +25,38 @@ from stowplan.models.memory_mapping.problem import Problem
 
 
 class CopyOut(NamedTuple):
-    """A copy to slow memory: the boundaries at which it starts and ends, and its position among all copies."""
+    """A copy to slow memory."""
 
     start: int
+    """The boundary at which it starts."""
     end: int
+    """The boundary at which it ends."""
     sequence: int
+    """Its position among all copies of XLA's plan."""
 
 
 @dataclass(slots=True)
 class Slice:
-    """One of the copies that bring a tensor to fast memory piece by piece: it copies the tensor's bytes ``[low, high)``.
-
-    ``start`` and ``end`` are the boundaries at which it starts and ends; ``sequence`` is its position among all copies.
-    """
+    """One of the copies that bring a tensor to fast memory piece by piece: it copies the tensor's bytes ``[low, high)``."""
 
     start: int
+    """The boundary at which it starts."""
     end: int
+    """The boundary at which it ends."""
     low: int
+    """The first byte, counted from the start of the tensor."""
     high: int
+    """The byte after the last one."""
     sequence: int
+    """Its position among all copies of XLA's plan."""
 
 
 class PlacedStay:
-    """A stay that becomes a residency: its tensor is known, while its times and its offset may still change."""
+    """A stay that becomes a residency. Its tensor is known, while its times and its offset may still change.
+
+    It occupies the bytes ``[low, high)`` of fast memory from the boundary ``start`` to the boundary ``end``. ``uses`` has the
+    numbers of the uses that it serves.
+    """
 
     def __init__(self, stay: Stay, tensor: int, *, sliced: bool = False):
         self.stay = stay
@@ -67,7 +75,7 @@ class PlacedStay:
         return Residency(self.tensor, self.start, self.end, self.low, self.stay.source is Source.PRELOADED)
 
     def meets(self, other: PlacedStay) -> bool:
-        """Whether both use some of the same bytes, at any time."""
+        """Whether both use some of the same bytes, whether or not at the same time."""
         return self.low < other.high and other.low < self.high
 
     def clashes(self, other: PlacedStay) -> bool:
@@ -81,8 +89,8 @@ class PlacedStay:
         )
 
     def boxes(self) -> list[tuple[int, int, int]]:
-        """The ranges of bytes that it occupies, as ``(start, low, high)``: the bytes ``[low, high)`` from boundary ``start``
-        on."""
+        """The ranges of bytes that it occupies, as triples ``(start, low, high)``: it occupies the bytes ``[low, high)`` of
+        fast memory from boundary ``start`` on."""
         return [(part.start, self.low + part.low, self.low + part.high) for part in self.slices] or [
             (self.start, self.low, self.high)
         ]
@@ -114,33 +122,33 @@ def _slices(stay: Stay) -> list[Slice]:
 
 
 class Dropped(NamedTuple):
-    """A stay that has no residency.
-
-    ``size`` is in bytes. ``traffic`` is the number of bytes that steps read and write in slow memory because the stay was
-    dropped, over all runs of these steps.
-    """
+    """A stay that has no residency."""
 
     tensor: str
+    """Name of the tensor, or ``unknown``."""
     size: int
+    """Size of the tensor in bytes."""
     traffic: int
+    """Bytes that steps read and write in slow memory because the stay was dropped, over all runs of these steps."""
     reason: str
+    """The reason why it was dropped."""
 
 
 class Repair:
-    """Makes a residency of each stay that can have one, so that no two overlap, and counts the changes.
+    """Makes a residency from each stay that can have one, such that no two overlap, and counts the changes.
 
     Attributes
     ----------
     placed
-        The stays that have become residencies.
+        The stays that become residencies.
     dropped
-        The stays that have not.
+        The stays that do not.
     idle
-        Number of stays that were left out because no use and no copy to slow memory needs them.
+        Number of stays that were left out because they serve no use and no copy to slow memory.
     moved
         Number of stays that were given another offset.
     advanced
-        Number of stays whose copies to slow memory were started earlier.
+        Number of stays whose copies to slow memory start earlier than in XLA's plan.
     """
 
     def __init__(self, problem: Problem, trace: Trace):
@@ -151,10 +159,12 @@ class Repair:
         self.moved = 0
         self.advanced = 0
         self._bytes = [use.bytes * step.weight for step in problem.steps for use in step.uses]
+        """[uses] Bytes that each use moves, over all runs of its step."""
         horizon = problem.horizon
         self._span = [(0, horizon) if tensor.is_input or tensor.is_output else (horizon, 0) for tensor in problem.tensors]
         """[tensors] The range ``[first, last + 1)`` of steps that use the tensor; for inputs and outputs the whole program."""
         self._writes: list[list[int]] = [[] for _ in problem.tensors]
+        """[tensors] The steps that write each tensor, ascending."""
         for number, step in enumerate(problem.steps):
             for use in step.uses:
                 first, end = self._span[use.tensor]
@@ -171,12 +181,12 @@ class Repair:
         self._serve_replaced(set(trace.replaced))
 
     def drop(self, entry: PlacedStay, reason: str) -> None:
-        """Drop a stay, so that its uses read and write slow memory."""
+        """Drops a stay, so that its uses read and write slow memory."""
         self.placed.remove(entry)
         self._record(entry.stay, entry.uses, self.problem.tensors[entry.tensor].name, reason)
 
     def _record(self, stay: Stay, uses: Iterable[int], name: str, reason: str) -> None:
-        """Add a stay to :attr:`dropped`."""
+        """Adds a stay to :attr:`dropped`."""
         self.dropped.append(Dropped(name, stay.size, self._traffic(uses), reason))
 
     def _traffic(self, uses: Iterable[int]) -> int:
@@ -184,7 +194,7 @@ class Repair:
         return sum(self._bytes[use] for use in uses)
 
     def _admit(self, stay: Stay) -> None:
-        """Add a stay to :attr:`placed`, to :attr:`dropped` if no residency can express it, or count it as idle."""
+        """Adds a stay to :attr:`placed`, or to :attr:`dropped` if no residency can express it, or counts it as idle."""
         if not stay.uses and not stay.evictions:
             self.idle += 1
             return
@@ -205,14 +215,15 @@ class Repair:
     # Time
 
     def _fix_end(self, entry: PlacedStay) -> None:
-        """Set the end of a stay to its last use or copy to slow memory, whichever is later.
+        """Sets the end of a stay to its last use or the end of its last copy to slow memory, whichever is later.
 
-        If that is inside of a loop, but the tensor is also needed before or after the loop, the stay lasts until the loop ends.
+        If this end is inside of a loop, but the tensor is also needed before or after the loop, the stay lasts until the end of
+        the loop.
         """
         entry.end = entry.stay.end
         whole_steps = self.problem.evictions == "whole_steps"
         for copy in entry.copies_out:
-            if copy.start == copy.end and whole_steps:  # The bytes must not be overwritten before the copy has read them.
+            if copy.start == copy.end and whole_steps:  # The next step must not overwrite the bytes before they are copied.
                 entry.end = max(entry.end, copy.end + 1)
         first, last = self._span[entry.tensor]
         for loop in sorted(self.problem.loops, key=lambda loop: loop.end):
@@ -220,7 +231,7 @@ class Repair:
                 entry.end = loop.end
 
     def _copy_results_without_room(self) -> None:
-        """Shorten the stays of results that overlap other stays, if XLA replaced the step that writes the result by a copy.
+        """Shortens the stays of results that overlap other stays, if XLA replaced the step that writes the result by a copy.
 
         At first, such a stay begins with the step, as if the step wrote its result to fast memory. If the stay then overlaps
         another one, the step writes to slow memory instead, and the stay begins when XLA's copy starts.
@@ -234,7 +245,7 @@ class Repair:
             entry.uses.discard(write)
 
     def _delay_copies_in(self) -> None:
-        """Delay copies to fast memory until all of their bytes are free, and until the tensor's previous stay is over."""
+        """Delays copies to fast memory until all of their bytes are free, and until the tensor's previous stay is over."""
         by_end = sorted(self.placed, key=lambda entry: entry.end)
         ends = [entry.end for entry in by_end]
         for entry in self.placed:
@@ -243,10 +254,10 @@ class Repair:
                 continue
             latest = max(stay.starts[-1], min(stay.arrived, entry.end - 1))
             for other in by_end[bisect_right(ends, entry.start) : bisect_right(ends, latest)]:
-                # In XLA, another stay may use the bytes of a slice until that slice starts. A copy in one piece needs all bytes
-                # from its start on, so that it must wait for such a stay.
-                frees_place = other.meets(entry) and other.end <= stay.starts[-1] and not entry.slices
-                if other is not entry and (frees_place or other.tensor == entry.tensor):
+                # In XLA, another stay may use the bytes of a slice until the copy of this slice starts. A copy of the whole
+                # tensor needs all bytes from its start on, so that it must wait for the end of such a stay.
+                frees_bytes = other.meets(entry) and other.end <= stay.starts[-1] and not entry.slices
+                if other is not entry and (frees_bytes or other.tensor == entry.tensor):
                     entry.start = max(entry.start, other.end)
             if entry.start > stay.starts[0]:
                 entry.start = self._outside_loops(entry.start, forward=True)
@@ -255,18 +266,21 @@ class Repair:
                 part.end = max(part.end, part.start)
 
     def _outside_loops(self, boundary: int, *, forward: bool) -> int:
-        """The next or the previous boundary outside of all loops, because no copy starts or ends inside of a loop."""
+        """The nearest boundary outside of all loops, from a boundary on or back from it.
+
+        Copies are moved there because no copy may start or end inside of a loop.
+        """
         for loop in self.problem.loops:  # Enclosing loops come first, so the first loop that contains the boundary decides.
             if loop.start < boundary < loop.end:
                 return loop.end if forward else loop.start
         return boundary
 
     def _advance(self, entry: PlacedStay, boundary: int) -> bool:
-        """Let a stay end at a boundary by starting its copies to slow memory earlier; returns whether that works.
+        """Makes a stay end at a boundary by starting its copies to slow memory earlier; returns whether that is possible.
 
-        XLA copies a tensor out between two steps, and its bytes are free at once. Where the problem does not allow that, the
-        stay goes on for one more step. If the copy starts at an earlier boundary, it is complete in time. If that is not
-        possible, the stay is unchanged.
+        XLA copies a tensor out between two steps, and its bytes are free at once. If the problem does not allow this, the stay
+        lasts for one more step. If the copy starts at an earlier boundary, it is complete in time. If an earlier start is not
+        possible, the stay remains as it is.
         """
         copies_out, end = entry.copies_out, entry.end
         entry.copies_out = []
@@ -289,31 +303,31 @@ class Repair:
     # Place
 
     def _resolve_overlaps(self) -> None:
-        """Resolve overlaps of stays, in the order in which they start.
+        """Resolves overlaps of stays, in the order in which they start.
 
         A stay that overlaps earlier ones, or does not fit into the capacity, is moved to a free offset. If there is none, the
-        earlier ones start their copies to slow memory earlier or are moved. If that does not resolve all overlaps, either the
-        stay or those that still overlap it are dropped, whichever serve less traffic. A stay that does not fit into the
+        earlier stays that overlap it start their copies to slow memory earlier or are moved. If overlaps remain, either the
+        stay is dropped or those that still overlap it are, whichever serve less traffic. A stay that does not fit into the
         capacity and cannot be moved is always dropped.
         """
         capacity = self.problem.capacity
         active: list[PlacedStay] = []
         for entry in sorted(self.placed, key=lambda entry: entry.start):
             active = [other for other in active if other.end > entry.start]
-            rivals = [other for other in active if other.clashes(entry)]
-            if (rivals or entry.high > capacity) and not self._move(entry):
-                rivals = [rival for rival in rivals if not (self._advance(rival, entry.start) or self._move(rival))]
-                worth = sum(self._traffic(rival.uses) for rival in rivals)
-                losers = rivals if entry.high <= capacity and worth < self._traffic(entry.uses) else [entry]
-                for loser in losers:
-                    self.drop(loser, "its place is taken, and no other is free")
-                active = [other for other in active if other not in losers]
-                if entry in losers:
+            overlapping = [other for other in active if other.clashes(entry)]
+            if (overlapping or entry.high > capacity) and not self._move(entry):
+                overlapping = [other for other in overlapping if not (self._advance(other, entry.start) or self._move(other))]
+                traffic = sum(self._traffic(other.uses) for other in overlapping)
+                removed = overlapping if entry.high <= capacity and traffic < self._traffic(entry.uses) else [entry]
+                for stay in removed:
+                    self.drop(stay, "its place is taken, and no other is free")
+                active = [other for other in active if other not in removed]
+                if entry in removed:
                     continue
             active.append(entry)
 
     def _move(self, entry: PlacedStay) -> bool:
-        """Move a stay to the lowest offset that is free during all of its time; returns whether there is one."""
+        """Moves a stay to the lowest offset that is free from its start to its end; returns whether there is one."""
         size = entry.high - entry.low
         low = 0
         for other in sorted(self.placed, key=lambda other: other.low):
@@ -330,13 +344,13 @@ class Repair:
     # Uses
 
     def _serve_replaced(self, replaced: set[str]) -> None:
-        """Let steps that XLA has replaced by copies read their operands from fast memory if they are there."""
+        """Makes steps that XLA has replaced by copies read their operands from fast memory if they are there."""
         number = 0
         for place, step in enumerate(self.problem.steps):
             if step.name in replaced:
                 for position, use in enumerate(step.uses):
                     for entry in self.placed:
-                        there = entry.start < place < entry.end and entry.stay.arrived <= place
-                        if entry.tensor == use.tensor and there and not use.is_output:
+                        is_resident = entry.start < place < entry.end and entry.stay.arrived <= place
+                        if entry.tensor == use.tensor and is_resident and not use.is_output:
                             entry.uses.add(number + position)
             number += len(step.uses)

@@ -1,6 +1,7 @@
-"""Stays of tensors in XLA's fast memory, the arrays of its module, and their offsets.
+"""Stays of tensors in XLA's fast memory, the arrays of XLA's module, and their offsets.
 
-Offsets are in the text of XLA's buffer assignment, with one line for each value:
+A *stay* is a period in which XLA has a tensor in fast memory. *Boundary* ``t`` is the moment before step ``t`` of the original
+program. Offsets are in the text of XLA's buffer assignment, with one line for each value:
 ``value: <90 fusion.5{1} @3> (size=524288,offset=48234496): f32[...]``. The number after ``@`` is the memory space. All other
 lines are ignored, so that a complete dump and a shortened one are both accepted.
 """
@@ -23,17 +24,23 @@ class Source(StrEnum):
     """How a value came into fast memory."""
 
     DEFINED = "defined"
+    """A step wrote it there."""
     COPIED = "copied"
+    """It was copied there from slow memory."""
     PRELOADED = "preloaded"
+    """It is there before the program starts (cross-program prefetch)."""
 
 
 @dataclass(slots=True, eq=False)
 class Eviction:
-    """A copy to slow memory, from the boundary at which it starts to the one at which it ends."""
+    """A copy to slow memory."""
 
     start: int
+    """The boundary at which it starts."""
     end: int
+    """The boundary at which it ends."""
     sequence: int
+    """Its position among all copies."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,11 +48,15 @@ class Stay:
     """A period in which a tensor is in fast memory. Boundaries and steps are those of the original program."""
 
     tensor: int | None
+    """Number of the tensor; None if it is not known."""
     size: int
+    """Size in bytes."""
     offset: int
+    """Offset in fast memory in bytes."""
     source: Source
+    """How the tensor came into fast memory."""
     starts: list[int]
-    """Boundaries at which its copy, or each slice of it, starts; for a definition, the step."""
+    """Boundaries at which its copy, or each slice of it, starts; if a step defines the value, the number of the step."""
     sequence: int
     """Position of the copy, or of its first slice, among all copies."""
     arrived: int
@@ -55,24 +66,26 @@ class Stay:
     uses: set[int] = field(default_factory=set)
     """Numbers of the uses that it serves."""
     evictions: list[Eviction] = field(default_factory=list)
+    """Its copies to slow memory."""
     fault: str | None = None
-    """Why no residency can express it; None if one can."""
+    """The reason why no residency can express it; None if a residency can."""
     parts: tuple[Stay, ...] = ()
-    """The slices in which it was prefetched."""
+    """The slices in which it was copied, each as a stay; empty if it was copied as a whole."""
     stands_for: tuple[int, int] | None = None
-    """For a copy that replaces a step: the boundary at which it starts, and the number of the use that writes the result."""
+    """For a copy that replaces a step, the boundary at which the copy starts, and the number of the use that writes the result;
+    otherwise None."""
     merged: Stay | None = None
-    """The stay of which this one is a part; None if it is none."""
+    """The stay of which this one is a part; None if it is no part of another one."""
 
     def whole(self) -> Stay:
-        """The stay of which this one is a part, in most cases itself."""
+        """The outermost stay of which this one is a part; in most cases itself."""
         stay = self
         while stay.merged is not None:
             stay = stay.merged
         return stay
 
     def absorb(self, later: Stay) -> None:
-        """Merge a later stay into this one, because a loop carries its value back to where this one began."""
+        """Merges a later stay into this one, because a loop carries its value back to the value with which this one began."""
         if later is self:
             return
         if later.offset != self.offset or later.tensor != self.tensor:
@@ -85,10 +98,12 @@ class Stay:
 
 
 class Array(NamedTuple):
-    """An array of XLA's module: the tensor of the program, if it is known, and its stay, if it is in fast memory."""
+    """An array of XLA's module."""
 
     tensor: int | None
+    """Number of the tensor of the program that it is; None if that is not known."""
     stay: Stay | None = None
+    """Its stay; None if it is in slow memory."""
 
 
 _VALUE = re.compile(
@@ -98,14 +113,16 @@ _SUFFIX = re.compile(r"(?:\.hlo)?(?:\.txt)?(?:\.gz)?$")
 
 
 class Placement(NamedTuple):
-    """Where XLA has placed a value in fast memory, in bytes."""
+    """The place that XLA has given to a value in fast memory."""
 
     offset: int
+    """Offset in bytes."""
     size: int
+    """Size in bytes."""
 
 
 def find_offsets(plan_path: str | Path) -> Path:
-    """The path ``NAME.fastmem.txt.gz`` or ``NAME.fastmem.txt`` in the folder of ``NAME.hlo.txt.gz``.
+    """The path of the file ``NAME.fastmem.txt.gz`` or ``NAME.fastmem.txt`` in the folder of ``NAME.hlo.txt.gz``.
 
     Raises
     ------
@@ -125,12 +142,13 @@ def find_offsets(plan_path: str | Path) -> Path:
 
 
 def read_offsets(path: str | Path, fast_space: int = CMEM) -> dict[str, Placement]:
-    """Reads the placement of each value in fast memory, by ``"instruction"`` or ``"instruction{index}"``.
+    """Reads the placement of each value in fast memory, by its name ``"instruction"`` or ``"instruction{index}"``.
 
     Raises
     ------
     InputError
-        The file cannot be read or has no values, a line is not valid, or a value is placed twice; the message names the line.
+        The file cannot be read or has no values, a line is not valid, or a value has two placements; the message names the
+        line.
     """
     placements: dict[str, Placement] = {}
     values = 0

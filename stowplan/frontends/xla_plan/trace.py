@@ -1,9 +1,10 @@
 """Reads XLA's decisions from its module: which values are in fast memory, during which steps, and which steps use them there.
 
-The module is the original one after memory-space assignment: the same steps in the same order, with copies between them. One
-walk over it, with loops inlined, tracks for every array its memory and the tensor of the original program. It follows copies
-(``copy-start`` and ``copy-done``), prefetches in slices (one ``async-start`` for each slice, joined by a ``ConcatBitcast``),
-bitcasts and tuples.
+The module is the original one after memory-space assignment: it has the same steps in the same order, with copies between them.
+One walk over it, with loops inlined, tracks for every array its memory and the tensor of the original program. It follows
+copies (``copy-start`` and ``copy-done``), prefetches in slices (one ``async-start`` for each slice, joined by a
+``ConcatBitcast``), bitcasts and tuples. A *stay* is a period in which a tensor is in fast memory. *Boundary* ``t`` is the
+moment before step ``t``.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from stowplan.hardware.program import Program
 
 #: Opcodes of steps that XLA may replace by a copy, after which their result is in fast memory.
 _REPLACEABLE = frozenset({"copy", "copy-done", "slice", "dynamic-slice"})
-_OF_AN_OPERAND = frozenset({"copy-start", "copy-done", "async-done", "while"})
+#: Opcodes of instructions that must have an operand.
+_WITH_OPERAND = frozenset({"copy-start", "copy-done", "async-done", "while"})
 
 T = TypeVar("T")
 
@@ -42,17 +44,21 @@ class Trace(LeafWalk[Array]):
         self.mixed_reads = 0
         """Number of reads that get one tensor from both memories at once."""
         self.replaced: list[str] = []
-        """Steps of the program that XLA has replaced by copies."""
+        """Names of the steps of the program that XLA has replaced by copies."""
         self.foreign: list[str] = []
-        """Instructions that XLA has added instead of steps."""
+        """Names of the instructions that XLA has added and that are neither steps nor copies."""
         self.homeless: list[str] = []
-        """Values in fast memory that belong to no tensor of the program."""
+        """Names of the values in fast memory that belong to no tensor of the program."""
         self._program = program
         self._placements = placements
         self._now = 0
+        """The current boundary."""
         self._sequence = 0
+        """Number of copies so far."""
         self._evictions: dict[str, tuple[Stay, Eviction]] = {}
+        """The copies to slow memory that have not ended, with their stays, by the name of the instruction that starts them."""
         self._first_use = [0]
+        """[steps + 1] Number of the first use of each step."""
         for step in program.steps:
             self._first_use.append(self._first_use[-1] + len(step.uses))
         check_extent(module)
@@ -60,6 +66,10 @@ class Trace(LeafWalk[Array]):
         self._skip_to(len(program.steps), module.entry.root)
 
     def _walk(self, computation: Computation, arguments: list[list[Array]] | None, path: str) -> list[Array]:
+        """Walks through a computation, and returns the arrays of its root.
+
+        ``arguments`` are the arrays of its parameters, None for the entry. ``path`` names the loops and calls around it.
+        """
         if arguments is not None and len(arguments) != len(computation.parameters):
             raise InputError(
                 f"found {len(arguments)} operands for {len(computation.parameters)} parameters of %{computation.name}",
@@ -79,6 +89,7 @@ class Trace(LeafWalk[Array]):
     def _instruction(
         self, instruction: Instruction, arrays: dict[str, list[Array]], computation: Computation, path: str
     ) -> list[Array]:
+        """The arrays of an instruction; ``arrays`` has those of earlier instructions of the computation."""
         opcode = instruction.opcode
         operands = [arrays[name] for name in instruction.operands]
         step = self._find(self._program.step_index, path, instruction.name)
@@ -87,7 +98,7 @@ class Trace(LeafWalk[Array]):
             return self._step(step, instruction, list(chain.from_iterable(operands)), path, named)
         if opcode in ("parameter", "constant"):
             return self._inputs(instruction, path)
-        if opcode in _OF_AN_OPERAND and not (operands and operands[0]):
+        if opcode in _WITH_OPERAND and not (operands and operands[0]):
             raise instruction.error("found no operand, expected one")
         if opcode == "after-all":
             return [Array(None)]
@@ -115,7 +126,10 @@ class Trace(LeafWalk[Array]):
     def _step(
         self, step: int, instruction: Instruction, operands: list[Array], path: str, named: list[Array] | None
     ) -> list[Array]:
-        """The results of a step; ``named`` are those of a step that ends an asynchronous operation, which its start created."""
+        """The arrays of a step's results.
+
+        If the step ends an asynchronous operation, they are ``named``, which the start of the operation has created.
+        """
         self._skip_to(step, instruction)
         self._now = step + 1
         uses = self._program.steps[step].uses
@@ -157,19 +171,22 @@ class Trace(LeafWalk[Array]):
         return results
 
     def _reads(self, step: int, number: dict[tuple[int, bool], int], operands: list[Array]) -> dict[int, Stay]:
-        """From a tensor to the stay that serves the reads of a step."""
+        """Records the reads of a step from fast memory; returns the stay that serves the read of each tensor.
+
+        ``number`` has the numbers of the uses of the step, by tensor and whether it is written.
+        """
         stays_by_tensor: dict[int, list[Stay | None]] = {}
-        strangers: list[Stay] = []
+        unmatched: list[Stay] = []
         for array in operands:
             stay = None if array.stay is None else array.stay.whole()
             tensor = array.tensor if stay is None else stay.tensor
             fits = stay is None or tensor is None or stay.size == self._program.tensors[tensor].size
             if tensor is not None and (tensor, False) in number and fits:
                 stays_by_tensor.setdefault(tensor, []).append(stay)
-            elif stay is not None and stay not in strangers:
-                strangers.append(stay)
-        for stay in strangers:
-            self._adopt(stay, step, number, stays_by_tensor)
+            elif stay is not None and stay not in unmatched:
+                unmatched.append(stay)
+        for stay in unmatched:
+            self._match_replaced_step(stay, step, number, stays_by_tensor)
         served: dict[int, Stay] = {}
         for tensor, stays in stays_by_tensor.items():
             fast = [stay for stay in stays if stay is not None]
@@ -182,10 +199,14 @@ class Trace(LeafWalk[Array]):
                 self.mixed_reads += 1
         return served
 
-    def _adopt(
+    def _match_replaced_step(
         self, stay: Stay, step: int, number: dict[tuple[int, bool], int], stays_by_tensor: dict[int, list[Stay | None]]
     ) -> None:
-        """Find the step that XLA has replaced by this copy; its result is then written to fast memory."""
+        """Finds the step that XLA has replaced by the copy of a stay whose tensor ``step`` does not read in the program.
+
+        It is the last writer of a tensor of the same size that ``step`` reads. If XLA has replaced this writer, the stay
+        becomes a stay of this tensor, which begins with the writer.
+        """
         for tensor, is_output in number:
             if is_output or tensor in stays_by_tensor or self._program.tensors[tensor].size != stay.size:
                 continue
@@ -200,7 +221,13 @@ class Trace(LeafWalk[Array]):
                         return
 
     def _skip_to(self, step: int, instruction: Instruction) -> None:
-        """Skip steps that are missing: XLA may have replaced them, otherwise the module belongs to another program."""
+        """Advances to a step, and records the steps before it that are missing as replaced by copies.
+
+        Raises
+        ------
+        InputError
+            The step comes before an earlier one, or a missing step cannot be replaced: the module belongs to another program.
+        """
         if step < self._now:
             raise instruction.error(
                 f"found after %{self._program.steps[self._now - 1].name}, expected before it, as in {self._program.name}"
@@ -216,6 +243,7 @@ class Trace(LeafWalk[Array]):
     # Copies
 
     def _copy_start(self, instruction: Instruction, source: Array) -> list[Array]:
+        """Starts a copy to slow or to fast memory; returns the arrays of its tuple."""
         (_, target), *_ = instruction.shape.leaves
         self._sequence += 1
         stay = None if source.stay is None else source.stay.whole()
@@ -227,15 +255,16 @@ class Trace(LeafWalk[Array]):
             copied = Array(source.tensor)
         else:
             preloaded = "cross_program_prefetch_index" in instruction.attributes_text
-            how = Source.PRELOADED if preloaded else Source.COPIED
+            origin = Source.PRELOADED if preloaded else Source.COPIED
             placement = self._placement(instruction.name + "{0}", instruction)
-            new = self._stay(source.tensor, target, placement, how, [0 if preloaded else self._now], self._now)
+            new = self._stay(source.tensor, target, placement, origin, [0 if preloaded else self._now], self._now)
             if stay is not None:
                 new.fault = "copied from fast to fast memory"
             copied = Array(source.tensor, new)
         return [copied, source, Array(None)]
 
     def _done(self, started: str, copied: list[Array]) -> None:
+        """Ends the copy that the instruction ``started`` has begun, whose arrays are ``copied``."""
         for array in copied:
             if array.stay is not None:
                 array.stay.arrived = self._now
@@ -247,7 +276,7 @@ class Trace(LeafWalk[Array]):
             stay.end = max(stay.end, self._now)
 
     def _slice_start(self, instruction: Instruction, operands: list[list[Array]]) -> list[Array]:
-        """Start one slice of a prefetch; its value is the root of the computation that it calls."""
+        """Starts one slice of a prefetch; its result is the root of the computation that the instruction calls."""
         sources = list(chain.from_iterable(operands))
         self._sequence += 1
         results = list(sources)
@@ -259,12 +288,12 @@ class Trace(LeafWalk[Array]):
             root = self.module.computations[instruction.called[0]].root.name
             name = root if root in self._placements else instruction.name + index_text(index)
             preloaded = "cross_program_prefetch_index" in instruction.attributes_text
-            how = Source.PRELOADED if preloaded else Source.COPIED
+            origin = Source.PRELOADED if preloaded else Source.COPIED
             stay = self._stay(
                 sources[0].tensor if sources else None,
                 shape,
                 self._placement(name, instruction),
-                how,
+                origin,
                 [0 if preloaded else self._now],
                 self._now,
             )
@@ -272,7 +301,7 @@ class Trace(LeafWalk[Array]):
         return results
 
     def _joined(self, instruction: Instruction, slices: list[Array]) -> Array:
-        """The array whose slices were prefetched."""
+        """The array that a ``ConcatBitcast`` joins from slices in fast memory; the slices become parts of one stay."""
         shape = instruction.shape
         parts = [array.stay.whole() for array in slices if array.stay is not None]
         if not isinstance(shape, ArrayShape) or len(parts) != len(slices) or not parts:
@@ -296,6 +325,7 @@ class Trace(LeafWalk[Array]):
     # Everything else
 
     def _inputs(self, instruction: Instruction, path: str) -> list[Array]:
+        """The arrays of a parameter or constant, which are in slow memory."""
         arrays = []
         for index, shape in instruction.shape.leaves:
             name = instruction.name + index_text(index)
@@ -305,6 +335,7 @@ class Trace(LeafWalk[Array]):
         return arrays
 
     def _loop(self, instruction: Instruction, carried: list[Array], path: str) -> list[Array]:
+        """Walks through a loop, and merges the stays of each value that it carries from one iteration to the next."""
         condition, body = (self.module.computations[name] for name in instruction.called)
         inner = f"{path}{instruction.name}/"
         self._walk(condition, [carried], inner)
@@ -315,13 +346,13 @@ class Trace(LeafWalk[Array]):
             if before.stay is not None and after.stay is not None:
                 before.stay.whole().absorb(after.stay.whole())
             else:
-                for lone in (before.stay, after.stay):
-                    if lone is not None:
-                        lone.whole().fault = "a loop carries it between memories"
+                for single in (before.stay, after.stay):
+                    if single is not None:
+                        single.whole().fault = "a loop carries it between memories"
         return results
 
     def _branches(self, instruction: Instruction, operands: list[list[Array]], path: str) -> list[Array]:
-        """Walk through all branches one after the other; the results are those of the last one, as in the program."""
+        """Walks through all branches one after the other; the results are those of the last branch, as in the program."""
         if len(operands) != len(instruction.called):
             raise instruction.error(f"found {len(operands)} operands, expected one for each branch")
         results: list[Array] = []
@@ -330,6 +361,7 @@ class Trace(LeafWalk[Array]):
         return results
 
     def _foreign(self, instruction: Instruction) -> list[Array]:
+        """Records an instruction that is neither a step nor a copy; its arrays belong to no tensor."""
         self.foreign.append(instruction.name)
         for index, shape in instruction.shape.leaves:
             if shape.memory_space == self._fast_space:
@@ -345,11 +377,13 @@ class Trace(LeafWalk[Array]):
         starts: list[int],
         arrived: int,
     ) -> Stay:
+        """Adds a stay; it ends where its copy is complete until later uses extend it."""
         stay = Stay(tensor, shape.bytes, placement.offset, source, starts, self._sequence, arrived, arrived)
         self.stays.append(stay)
         return stay
 
     def _placement(self, name: str, instruction: Instruction) -> Placement:
+        """The placement of a value in fast memory; raises InputError if the file of offsets has none."""
         placement = self._placements.get(name)
         if placement is None:
             raise instruction.error(f"found no offset of value {name}, expected one in the offsets file")
@@ -357,6 +391,6 @@ class Trace(LeafWalk[Array]):
 
     @staticmethod
     def _find(names: dict[str, T], path: str, name: str) -> T | None:
-        """Look up an instruction by its name, or by its path, which the program uses if the name is not unique."""
+        """Looks an instruction up by its name, or by its path, which the program uses if the name is not unique."""
         by_path = names.get(path + name) if path else None
         return names.get(name) if by_path is None else by_path
