@@ -1,10 +1,17 @@
-"""The graph that every reader makes of a file: operators, the tensors between them, and constraints on their order.
+"""The graph that every reader makes from a model file: operators, the tensors between them, and constraints on their order.
 
-Lowerings make problems of it: an order with offsets (:func:`stowplan.models.operator_order.problem.of_graph`), offsets for the
-order given (:func:`stowplan.frontends.graph.lowering.arena_problem`), a bank of memory for each tensor
-(:func:`stowplan.frontends.graph.lowering.banks_problem`), or recomputation
-(:func:`stowplan.models.rematerialization.problem.of_graph`). The rules of a valid graph are in :mod:`stowplan.graph.rules`, and
-further promises of readers in :mod:`stowplan.graph.spec`.
+A *lowering* translates a graph into a problem:
+
+- operator order, which asks for an order of the operators and an offset for each tensor
+  (:func:`stowplan.models.operator_order.problem.of_graph`)
+- packing, which asks for the offsets in the order of the file (:func:`stowplan.frontends.graph.lowering.arena_problem`)
+- banked packing, which asks for one of several memories for each tensor
+  (:func:`stowplan.frontends.graph.lowering.banks_problem`)
+- rematerialization, which asks which tensors are computed again to save memory
+  (:func:`stowplan.models.rematerialization.problem.of_graph`)
+
+The rules of a valid graph are in :mod:`stowplan.graph.rules`, and further promises of readers in :mod:`stowplan.graph.spec`.
+Tensors and operators are named by their numbers, which are their positions in the fields ``tensors`` and ``ops``.
 """
 
 from __future__ import annotations
@@ -18,6 +25,7 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     """A tensor, which has bytes of its own or is a view of another tensor's bytes."""
 
     id: str
+    """Name, which no other tensor has."""
     size: int
     """Bytes. A view takes no memory of its own, whatever its size."""
     alignment: int = 1
@@ -37,16 +45,18 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
     """An operator. It runs once; while it runs, its inputs and outputs are in memory."""
 
     id: str
+    """Name, which no other operator has."""
     kind: str = ""
     """The operation, as the file format names it."""
     reads: tuple[int, ...] = ()
-    """Numbers of tensors."""
+    """Numbers of the tensors that it reads."""
     writes: tuple[int, ...] = ()
+    """Numbers of the tensors that it writes; no other operator writes one of them."""
     in_place: tuple[tuple[int, int], ...] = ()
     """Pairs (operand, result): the result may overwrite the operand's bytes if no other operator still needs the operand."""
     has_effects: bool = False
-    """Whether it has effects other than its results, or gives other results in another run. It then may not run twice, and
-    ``precedences`` fix its position."""
+    """Whether it has effects other than its results, or gives other results when it runs again. It then may not run twice,
+    and ``precedences`` fix its position."""
 
 
 class Graph(msgspec.Struct, GraphRules, frozen=True, dict=True, kw_only=True):
@@ -65,8 +75,9 @@ class Graph(msgspec.Struct, GraphRules, frozen=True, dict=True, kw_only=True):
     free_inputs: bool = True
     """Whether the bytes of an input are free after its last reader; otherwise inputs exist until the end."""
     precedences: tuple[tuple[int, int], ...] = ()
-    """Pairs of operators: the first runs before the second."""
+    """Pairs of operator numbers: the first operator runs before the second."""
     name: str = ""
+    """Name of the model, for people."""
 
     def __post_init__(self) -> None:
         self.check_rules()

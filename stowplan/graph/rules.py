@@ -1,8 +1,8 @@
-"""The rules of a valid graph of tensors and operators, which all kinds of problems with graphs share, and properties derived
-from it.
+"""The rules of a valid graph of tensors and operators, and properties that are derived from a graph.
 
-They apply to the :class:`~stowplan.graph.graph.Graph` that readers make, and to problems of operator order and of
-rematerialization, whose files have further fields.
+The rules apply to the :class:`~stowplan.graph.graph.Graph` that readers make. They also apply to problems of operator order and
+of rematerialization, which are graphs with further fields. Tensors and operators are named by their positions in the fields
+``tensors`` and ``ops``, which are called their numbers.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ class OpLike(Protocol):
 
     @property
     def kind(self) -> str:
-        """The operation, for people."""
+        """Name of the operation, for people."""
 
     @property
     def reads(self) -> tuple[int, ...]:
-        """Numbers of tensors."""
+        """Numbers of the tensors that it reads."""
 
     @property
     def writes(self) -> tuple[int, ...]:
-        """Numbers of tensors."""
+        """Numbers of the tensors that it writes."""
 
     @property
     def in_place(self) -> tuple[tuple[int, int], ...]:
@@ -69,12 +69,15 @@ class OpLike(Protocol):
 
     @property
     def has_effects(self) -> bool:
-        """Whether it has effects other than its results, or gives other results in another run, so that it may run only
+        """Whether it has effects other than its results, or gives other results when it runs again. It then may run only
         once."""
 
 
 class GraphRules:
-    """Base class that validates the fields of a graph and derives properties from them."""
+    """Base class that validates the fields of a graph and derives properties from them.
+
+    The fields have the meanings that the docstrings of :class:`~stowplan.graph.graph.Graph` give.
+    """
 
     tensors: tuple[TensorLike, ...]
     ops: tuple[OpLike, ...]
@@ -86,7 +89,7 @@ class GraphRules:
     results: tuple[int, ...] = ()
 
     def check_rules(self) -> None:
-        """Raises :class:`~stowplan.errors.InputError` for the first rule that is broken, with its place."""
+        """Raises :class:`~stowplan.errors.InputError` for the first rule that the graph breaks; the error names the place."""
         _check_tensors(self.tensors)
         _check_numbers(self.inputs, len(self.tensors), "inputs")
         _check_numbers(self.outputs, len(self.tensors), "outputs")
@@ -138,13 +141,17 @@ class GraphRules:
 
     @cached_property
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
-        """For each operator, the operators that must run before it, in ascending order. They write tensors that it reads, or
-        bases of those that it reads or writes as views, or precede it by ``precedences``."""
+        """For each operator, the numbers of its predecessors, which must run before it, in ascending order.
+
+        A predecessor writes a tensor that the operator reads, or the tensor of which the operator writes a view, or is the
+        first of a pair in ``precedences``. A view that no operator writes exists as soon as its base does, so that the writer
+        of its base counts instead.
+        """
         before: list[set[int]] = [set() for _ in self.ops]
         for number, op in enumerate(self.ops):
             for tensor in (*op.reads, *(tensor for tensor in op.writes if self.tensors[tensor].alias_of is not None)):
                 at: int | None = tensor if tensor not in op.writes else self.tensors[tensor].alias_of
-                # A view that no operator writes exists as soon as its base does.
+                # A view that no operator writes exists as soon as its base does, so the search goes on at its base.
                 while at is not None and self.writer[at] is None:
                     at = self.tensors[at].alias_of
                 producer = None if at is None else self.writer[at]
@@ -156,7 +163,7 @@ class GraphRules:
 
 
 def _check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "tensor") -> None:
-    """Raises InputError for a number that is out of range or occurs twice."""
+    """Raises InputError for a number that is not in ``[0, count)`` or that occurs twice."""
     for number in numbers:
         expect_range(place, what, number, 0, count)
     if len(set(numbers)) < len(numbers):
@@ -165,7 +172,7 @@ def _check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "
 
 
 def _check_tensors(tensors: Sequence[TensorLike]) -> None:
-    """Checks sizes, alignments, names and chains of views."""
+    """Checks sizes, alignments and names, and that every view lies within its base and is not a view of itself."""
     total = 0
     for number, tensor in enumerate(tensors):
         place = f"tensors[{number}] ({tensor.id})"
@@ -195,7 +202,7 @@ def _check_tensors(tensors: Sequence[TensorLike]) -> None:
 
 
 def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
-    """Checks the tensors of one operator and its pairs for in-place results."""
+    """Checks the tensors that one operator reads and writes, and its pairs ``in_place``."""
     count = len(problem.tensors)
     _check_numbers(op.reads, count, f"{place}.reads")
     _check_numbers(op.writes, count, f"{place}.writes")
@@ -220,7 +227,8 @@ def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
 
 
 def _check_writers(problem: GraphRules) -> None:
-    """Checks that each tensor that is used is an input or has exactly one writer."""
+    """Checks that each tensor that is used is an input or has exactly one writer, and that a view is no input unless its base
+    is."""
     writer: dict[int, int] = {}
     inputs = set(problem.inputs)
     for number, op in enumerate(problem.ops):

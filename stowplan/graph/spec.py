@@ -1,6 +1,6 @@
 """Promises of readers about their graphs beyond the rules of :mod:`stowplan.graph.rules`, as an executable specification.
 
-Only tests run it, on every file that they have. Lowerings may rely on each of these promises.
+Only tests call :func:`faults`, on the graph of every model file that they read. Lowerings may rely on each of these promises.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ _BITS = {"float": 32, "double": 64, "bool": 8, "pred": 8, "half": 16}
 
 
 def faults(graph: Graph) -> Iterator[str]:
-    """Yields a sentence for each promise that a graph breaks."""
+    """Yields a sentence for each promise that a graph breaks; it yields nothing if the reader kept all of them."""
     yield from _tensors(graph)
     yield from _order(graph)
     yield from _results(graph)
 
 
 def _tensors(graph: Graph) -> Iterator[str]:
-    """Sizes fit shapes, shapes are fixed, and every tensor is an input or is touched by an operator."""
+    """Sizes suffice for shapes, and shapes are fixed. Every tensor with bytes of its own is an input, an output or a result of
+    the program, or an operator reads or writes it."""
     for tensor in graph.tensors:
         bits = bits_of(tensor.dtype)
         if tensor.shape is not None and bits is not None and tensor.size:
             least = -(-math.prod(tensor.shape) * bits // 8)
-            # A storage may be larger than this tensor's elements, because layouts pad and other views use more of it. A view
-            # may use some bytes several times.
+            # A tensor may be larger than its elements, because layouts add padding and views may use more of its bytes. A view
+            # may be smaller than its elements, because several elements may share bytes.
             if tensor.size < least and tensor.alias_of is None:
                 yield f"{tensor.id} has {tensor.size} bytes, but {list(tensor.shape)} of {tensor.dtype} take {least}"
         if tensor.shape is not None and any(extent < 0 for extent in tensor.shape):
@@ -56,7 +57,7 @@ def _order(graph: Graph) -> Iterator[str]:
 
 
 def _results(graph: Graph) -> Iterator[str]:
-    """Every tensor that is returned exists at the end, unless it is a constant, which no operator touches."""
+    """Every tensor that the program returns exists at the end, unless it is a constant, which no operator reads or writes."""
     touched = {graph.base[number] for op in graph.ops for number in (*op.reads, *op.writes)}
     final_bases = {graph.base[number] for number in graph.outputs}
     for number in graph.results:
@@ -66,7 +67,10 @@ def _results(graph: Graph) -> Iterator[str]:
 
 
 def bits_of(dtype: str) -> int | None:
-    """Bits of an element, from the first number in the name of its type; None if the name does not say."""
+    """Number of bits of an element, which is the first number in the name of its type, for example 16 for ``bfloat16``.
+
+    It is None if the name contains no number and is not in a small table of such names.
+    """
     name = dtype.lower()
     if name in _BITS:
         return _BITS[name]
