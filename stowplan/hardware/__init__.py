@@ -1,6 +1,7 @@
 """Descriptions of machines and programs, cost models and simulators; they turn a program and a target into a problem.
 
-Each module imports only modules that are listed before it:
+A *target* is the description of a machine: its memories, processing elements and speeds. Each module imports only modules that
+are listed before it:
 
 - ``affine``: affine programs
 - ``network``: a neural network, as front ends return it

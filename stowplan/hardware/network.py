@@ -16,13 +16,14 @@ import msgspec
 from stowplan.checks import expect
 from stowplan.errors import InputError
 
+#: Types in which weights and activations may be stored.
 Precision = Literal["int8", "fp16"]
 
-#: Bytes of one element.
+#: Bytes of one element in each precision.
 ELEMENT_BYTES: dict[Precision, int] = {"int8": 1, "fp16": 2}
 
-#: Kinds of operations, in the order of their numbers (``op_id`` in table 1 of Khadka et al., ICLR 2021). New ones go to the
-#: end.
+#: Kinds of operations, in the order of their numbers (``op_id`` in table 1 of Khadka et al., ICLR 2021). A new kind must be
+#: added at the end, so that the numbers of the others stay the same.
 OPS = (
     "conv",
     "fc",
@@ -55,14 +56,14 @@ OPS = (
     "other",
 )
 
-#: All sizes and counts must be less than this, so that sums over a network fit 64 bits.
+#: All sizes and counts must be less than this, so that sums over a network fit in 64 bits.
 LIMIT = 1 << 48
 
 #: Extents (x, y, z) of a feature map; z counts channels or features.
 Shape = tuple[int, int, int]
 
 
-#: Names in layer files of the fields that have other names there.
+#: The names in layer files of fields that have other names there.
 _IN_FILES = {
     "input_shape": "ifm",
     "output_shape": "ofm",
@@ -74,13 +75,20 @@ _IN_FILES = {
 
 
 class Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, rename=_IN_FILES):
-    """A layer without its inputs. Sizes are numbers of elements for the whole batch; 0 if there are none."""
+    """A layer without the numbers of the layers that it reads.
+
+    Numbers of elements and of operations are those for the whole batch. ``groups``, ``kernel_x``, ``kernel_y``, ``stride``,
+    ``pad`` and ``dilation`` are parameters of convolutions and pools, and are 0 if the operation does not have the parameter.
+    """
 
     op: str
     """One of :data:`OPS`."""
     name: str
+    """Name of the layer, for people."""
     output_shape: Shape
+    """Extents of the output activation for one element of the batch."""
     output_elements: int
+    """Elements of the output activation: the product of ``output_shape`` and ``batch``."""
     input_shape: Shape = (0, 0, 0)
     """Extents of the first input."""
     input_elements: int = 0
@@ -88,18 +96,24 @@ class Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     weight_elements: int = 0
     """Elements of all constants that are stored for the layer: kernels, biases, scales, tables."""
     weight_read_elements: int | None = None
-    """Elements of these that one inference reads; None for all. An embedding, for example, reads a few rows of its table."""
+    """Elements of these constants that one inference reads; None for all. An embedding, for example, reads a few rows of its
+    table."""
     macs: int = 0
     """Number of multiply-accumulate operations."""
     groups: int = 0
-    """This and the next five fields are parameters of convolutions and pools; 0 if the operation does not have the
-    parameter."""
+    """Number of groups of channels that a convolution computes independently of each other."""
     kernel_x: int = 0
+    """Extent of the kernel or window along x."""
     kernel_y: int = 0
+    """Extent of the kernel or window along y."""
     stride: int = 0
+    """Distance between neighbouring positions of the kernel or window along x."""
     pad: int = 0
+    """Elements of padding at one side of the input along x."""
     dilation: int = 0
+    """Distance between neighbouring elements of the kernel along x."""
     batch: int = 1
+    """Number of inputs that one inference computes together."""
     fused: tuple[str, ...] = ()
     """Operations fused into the layer; they are only shown to people."""
 
@@ -113,16 +127,19 @@ class Layer(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One operational layer of a network."""
 
     inputs: tuple[int, ...]
-    """Numbers of the layers whose output activations it reads, ascending and distinct; all are less than its own number."""
+    """Numbers of the layers whose output activations it reads, ascending and distinct. All are less than its own number, which
+    is its position in ``Network.layers``."""
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True, kw_only=True):
     """Layers in the order in which they run, which is topological. Construction raises InputError if a layer breaks a rule."""
 
     name: str
+    """Name of the network."""
     layers: tuple[Layer, ...]
+    """The layers; each comes after those whose outputs it reads."""
     notes: tuple[str, ...] = ()
-    """Remarks for people: parts of the model that the front end had to approximate."""
+    """Remarks for people about parts of the model that the front end had to approximate."""
 
     def __post_init__(self) -> None:
         expect(bool(self.layers), "layers", "no layers", "at least one")
@@ -131,7 +148,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """Numbers of the layers that read each layer's output, ascending."""
+        """[layers] numbers of the layers that read each layer's output, ascending."""
         readers: list[list[int]] = [[] for _ in self.layers]
         for number, layer in enumerate(self.layers):
             for source in layer.inputs:
@@ -140,12 +157,12 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def edges(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (producer, reader) of layers, for every activation that a layer reads from another."""
+        """Pairs (producer, reader) of layer numbers, one for every activation that a layer reads from another layer."""
         return tuple((source, number) for number, layer in enumerate(self.layers) for source in layer.inputs)
 
     @cached_property
     def external_elements(self) -> tuple[int, ...]:
-        """[layers] number of elements that each layer reads from network inputs."""
+        """[layers] number of elements that each layer reads from inputs of the network."""
         return tuple(
             layer.input_elements - sum(self.layers[source].output_elements for source in layer.inputs) for layer in self.layers
         )
@@ -161,7 +178,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return sum(layer.weight_elements for layer in self.layers)
 
 
-#: Fields that are counts.
+#: Fields of an :class:`Operation` that are counts, so that they may not be negative.
 _COUNTS = (
     "input_elements",
     "output_elements",
@@ -177,7 +194,7 @@ _COUNTS = (
 
 
 def _check(layer: Layer, place: str, number: int, layers: tuple[Layer, ...]) -> None:
-    """Raise InputError, with ``place``, if a layer breaks a rule."""
+    """Raises InputError, with ``place``, if the layer with this number breaks a rule."""
     expect(layer.op in OPS, place, f"op {layer.op!r}", f"one of {', '.join(OPS)}")
     counts = {
         **{name: getattr(layer, name) for name in _COUNTS},

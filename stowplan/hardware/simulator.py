@@ -1,14 +1,15 @@
 """Simulates a program with a memory-mapping plan: when each step and copy runs, and how long the program waits for copies.
 
 The simulated machine is that of ``docs/reference/memory-mapping.md`` ("Copy engine"). Steps run one after the other. Copies
-run concurrently with them on a few channels, in the order in which they were queued, and a step waits for the copies that must
-be complete before it. Any plan can be simulated, also one that breaks the rule against stalls, such as that of a production
-compiler. All other rules are checked by the verifier only.
+between slow and fast memory run concurrently with them on a few channels, in the order in which they were queued, and a step
+waits for the copies that must be complete before it. *Boundary* ``t`` is the moment before step ``t``. Any plan can be
+simulated, even one that breaks the rule against stalls, such as that of a production compiler. Only the verifier checks the
+other rules.
 
-:func:`simulate` gives every copy the full bandwidth, whatever the steps read and write meanwhile. Exact models assume the same.
-In :func:`play_shared`, copies share the bandwidth of slow memory with each other and with the steps: while a step runs, copies
-have the bandwidth that the step does not use, in equal parts. A program with its copies therefore takes at least the time of
-its whole traffic with slow memory at the full bandwidth.
+:func:`simulate` gives every copy the full bandwidth, whatever the steps read and write at the same time. Exact models assume
+the same. In :func:`play_shared`, copies share the bandwidth of slow memory with each other and with the steps: while a step
+runs, copies have the bandwidth that the step does not use, in equal parts. Unless steps alone use more than the bandwidth, a
+program with its copies therefore takes at least the time of its whole traffic with slow memory at the full bandwidth.
 """
 
 from __future__ import annotations
@@ -26,28 +27,35 @@ from stowplan.models.memory_mapping.problem import Problem
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """When a copy was queued, began and ended, in picoseconds from the start of the program."""
+    """A copy in a simulation; times are in picoseconds from the start of the program."""
 
     copy: int
     """Position in ``plan.copies``."""
     tensor: int
+    """Number of the tensor."""
     direction: Literal["in", "out"]
+    """Whether it copies to fast memory (``in``) or to slow memory (``out``)."""
     queued_ps: int
+    """Time at which it was queued."""
     begin_ps: int
+    """Time at which it began."""
     end_ps: int
+    """Time at which it ended."""
 
 
 class Timeline(msgspec.Struct, frozen=True):
     """Result of a simulation of T steps. Lists over boundaries have T + 1 entries; the last one is for the program's end."""
 
     total_ps: int
+    """Duration of the program."""
     stall_ps: int
+    """Time for which the program waits for copies."""
     step_start_ps: list[int]
     """[T + 1] time at which each step begins, after its wait; the last entry is ``total_ps``."""
     step_wait_ps: list[int]
     """[T + 1] time for which the program waits for copies at each boundary."""
     transfers: list[Transfer]
-    """In the order of ``plan.copies``."""
+    """The copies, in the order of ``plan.copies``."""
 
     @property
     def channel_busy_ps(self) -> int:
@@ -56,25 +64,25 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class CopyEngine:
-    """Channels that run copies in the order in which they are queued, each one copy at a time."""
+    """Channels that run copies in the order in which they are queued. Each channel runs one copy at a time."""
 
     def __init__(self, channels: int):
         self._free_ps = [0] * channels
 
     def submit(self, now_ps: int, duration_ps: int) -> tuple[int, int]:
-        """Queue a copy at ``now_ps``; returns the times at which it begins and ends."""
+        """Queues a copy at ``now_ps``; returns the times at which it begins and ends."""
         begin = max(now_ps, self._free_ps[0])
         heapq.heapreplace(self._free_ps, begin + duration_ps)
         return begin, begin + duration_ps
 
 
 def simulate(problem: Problem, plan: Plan) -> Timeline:
-    """Simulate a plan whose indices are in range, which the verifier checks; each copy has the full bandwidth."""
+    """Simulates a plan whose indices are in range, which the verifier checks; each copy has the full bandwidth."""
     return play(problem, plan, durations_ps(problem, plan.fast_uses))
 
 
 def durations_ps(problem: Problem, fast_uses: Iterable[int]) -> list[int]:
-    """[steps] duration of each step in ps, all its runs together, if exactly these uses are served from fast memory."""
+    """[steps] the duration of all runs of each step in ps, if exactly these uses are served from fast memory."""
     fast, number = set(fast_uses), 0
     durations: list[int] = []
     for step in problem.steps:
@@ -84,7 +92,7 @@ def durations_ps(problem: Problem, fast_uses: Iterable[int]) -> list[int]:
 
 
 def _transfer_ps(problem: Problem, copy: Copy) -> int:
-    """Duration of a copy; rounding is such that the slices of a tensor together take exactly as long as the whole tensor."""
+    """The duration of a copy in ps, rounded such that the slices of a tensor together take exactly as long as the tensor."""
     tensor = problem.tensors[copy.tensor]
     full_ps = tensor.copy_in_ps if copy.direction == "in" else tensor.copy_out_ps
     if copy.part is None:
@@ -93,7 +101,10 @@ def _transfer_ps(problem: Problem, copy: Copy) -> int:
 
 
 def play(problem: Problem, plan: Plan, durations_ps: list[int]) -> Timeline:
-    """Simulate the plan's copies, each with the full bandwidth, and steps of given durations (all runs of a step together)."""
+    """Simulates the copies of a plan, each with the full bandwidth, and steps of given durations.
+
+    ``durations_ps`` has the duration of all runs of each step. The indices of the plan must be in range.
+    """
     horizon = problem.horizon
     queued_at: list[list[int]] = [[] for _ in range(horizon + 1)]
     due_at: list[list[int]] = [[] for _ in range(horizon + 1)]
@@ -108,7 +119,8 @@ def play(problem: Problem, plan: Plan, durations_ps: list[int]) -> Timeline:
     now = 0
     for boundary in range(horizon + 1):
         arrival = now
-        # Wait for copies that were queued earlier. A copy that begins and ends at this boundary is queued only below.
+        # First, the step waits for copies that were queued at earlier boundaries. A copy that is queued at this boundary and
+        # must be complete at it is waited for after it was queued.
         for index in due_at[boundary]:
             transfer = transfers[index]
             if transfer is not None:
@@ -128,17 +140,20 @@ def play(problem: Problem, plan: Plan, durations_ps: list[int]) -> Timeline:
     return Timeline(now, sum(waits), starts, waits, [transfer for transfer in transfers if transfer is not None])
 
 
-#: A copy with at most this many bytes left is complete: rounding errors are smaller.
+#: A copy with at most so many bytes left is complete; rounding errors are smaller.
 _ROUNDING_BYTES = 1e-6
 
 
 @dataclass(slots=True)
 class _Copy:
-    """A copy in progress: its remaining latency, and its remaining bytes."""
+    """A copy in progress."""
 
     number: int
+    """Position in ``plan.copies``."""
     latency_ps: float
+    """Remaining part of its latency, during which it moves no bytes."""
     size: float
+    """Remaining bytes."""
 
 
 class _SharedEngines:
@@ -146,36 +161,41 @@ class _SharedEngines:
 
     def __init__(self, engines: int, latency_ps: int, copies: int):
         self.now = 0.0
+        """The current time in ps."""
         self.began = [0.0] * copies
+        """[copies] Time in ps at which each copy began."""
         self.ended: list[float | None] = [None] * copies
+        """[copies] Time in ps at which each copy ended; None if it has not."""
         self._engines = engines
         self._latency_ps = latency_ps
         self._queue: deque[tuple[int, int]] = deque()
         self._active: list[_Copy] = []
 
     def submit(self, number: int, size: int) -> None:
+        """Queues a copy of ``size`` bytes."""
         self._queue.append((number, size))
         self._fill()
 
     def run(self, until: float, rate: float) -> None:
-        """Advance the time to ``until`` (ps), with ``rate`` bytes per picosecond for all copies together."""
+        """Advances the time to ``until`` (ps), with ``rate`` bytes per picosecond for all copies together."""
         while self._active and self.now < until:
             self._advance(until - self.now, rate)
         self.now = max(self.now, until)
 
     def wait(self, numbers: Collection[int], rate: float) -> None:
-        """Advance the time until these copies are complete."""
+        """Advances the time until these copies are complete, with ``rate`` bytes per picosecond for all copies together."""
         while any(self.ended[number] is None for number in numbers):
             self._advance(float("inf"), rate)
 
     def _fill(self) -> None:
+        """Starts queued copies on the engines that are free."""
         while self._queue and len(self._active) < self._engines:
             number, size = self._queue.popleft()
             self.began[number] = self.now
             self._active.append(_Copy(number, self._latency_ps, size))
 
     def _advance(self, limit: float, rate: float) -> None:
-        """Advance the time until the next copy ends or begins to move bytes, but at most by ``limit`` ps."""
+        """Advances the time until the next copy ends or begins to move bytes, but at most by ``limit`` ps."""
         moving = [copy for copy in self._active if not copy.latency_ps]
         share = rate / len(moving) if moving else 0.0
         span = min(
@@ -205,16 +225,16 @@ def play_shared(
     engines: int,
     latency_ps: int,
 ) -> Timeline:
-    """Simulate a plan's copies and steps of given durations, where all share the bandwidth of slow memory.
+    """Simulates a plan's copies and steps of given durations, where all share the bandwidth of slow memory.
 
     Parameters
     ----------
     problem, plan
         The indices of the plan must be in range, as for :func:`stowplan.hardware.simulator.play`.
     durations_ps, slow_bytes
-        Of each step, all its runs together: its duration, and the number of bytes that it reads from and writes to slow memory.
+        The duration of all runs of each step in ps, and the bytes that they read from and write to slow memory.
     bandwidth
-        Bytes per second of slow memory.
+        Bandwidth of slow memory in bytes per second.
     engines
         Largest number of copies in progress at the same time.
     latency_ps
@@ -232,7 +252,7 @@ def play_shared(
     starts, waits = [], []
     for boundary in range(problem.horizon + 1):
         arrival = state.now
-        # Wait for copies that were queued earlier. A copy that begins and ends at this boundary is queued only below.
+        # First, the step waits for copies that were queued at earlier boundaries, as in :func:`play`.
         state.wait([number for number in due_at[boundary] if plan.copies[number].start < boundary], rate)
         for number in queued_at[boundary]:
             state.submit(number, sizes[number])

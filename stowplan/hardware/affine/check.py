@@ -1,6 +1,7 @@
 """Checks affine programs: accesses stay in bounds, and tensors are completely written before they are read.
 
-Errors name the operator.
+The checks use interval arithmetic on index expressions. If it does not decide a question, all iterations of the loop nest are
+enumerated. Errors name the operator.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ MAX_POINTS = 1 << 24
 
 
 def check(program: Program) -> None:
-    """Check a program.
+    """Checks a program.
 
     Raises
     ------
     InputError
         An operator reads or writes an unknown tensor, has a wrong number of indices or an access out of bounds, reads a tensor
-        that is not completely written, writes one that was read, or has no bank rule. The error's place names the operator.
+        that is not completely written, writes a tensor that was read before, or has no valid bank rule. The place of the error
+        names the operator.
     """
     written: dict[str, list[Copy]] = {}
     complete = set(program.inputs)
@@ -71,7 +73,7 @@ def check(program: Program) -> None:
 
 
 def _check_rule(program: Program, operator: Operator, place: str) -> None:
-    """Check an operator's bank rule: it has options, and each has a dimension for every operand and output."""
+    """Checks the bank rule of an operator: it has options, and each has a valid dimension for every operand and output."""
     ports = len(operator.loads) + len(operator.outputs)
     expect(bool(operator.options), place, "no bank mapping that its rule allows", "at least one")
     ranks = [len(load.extents) for load in operator.loads]
@@ -83,7 +85,7 @@ def _check_rule(program: Program, operator: Operator, place: str) -> None:
 
 
 def _check_load(program: Program, load: Load, place: str) -> None:
-    """Check the pieces of a load: indices, bounds, and that every iteration has a piece."""
+    """Checks the indices and bounds of the pieces of a load, and that every iteration has a piece."""
     if any(extent < 1 for extent in load.extents):
         raise InputError(f"found loops over {list(load.extents)}, expected at least 1 iteration each", place=place)
     expect(bool(load.pieces), place, "a load without pieces", "at least one")
@@ -105,7 +107,7 @@ def _check_load(program: Program, load: Load, place: str) -> None:
 
 
 def _check_indices(expressions: tuple[Expression, ...], extents: Extents, place: str) -> None:
-    """Check that expressions contain only indices of existing loops."""
+    """Checks that expressions contain only indices of existing loops."""
     loops = len(extents)
     for expression in expressions:
         if any(number >= loops for number in expression.indices()):
@@ -135,9 +137,9 @@ def _within(piece: Piece, load: Load, shape: tuple[int, ...]) -> bool:
 
 
 def _raise_outside(load: Load, number: int, tensor: Tensor, place: str) -> None:
-    """Raise InputError for the first iteration that reads out of bounds, if there is one.
+    """Raises InputError for the first iteration in which a piece reads out of bounds, if there is one.
 
-    All iterations are enumerated, since bounds of expressions may be too wide.
+    All iterations are enumerated, since the bounds of expressions may be wider than their values.
     """
     if prod(load.extents) > MAX_POINTS:
         raise InputError(f"cannot show that its reads of {tensor.name!r} stay within {list(tensor.shape)}", place=place)
@@ -175,7 +177,7 @@ def which_piece(load: Load) -> NDArray[np.int64]:
 
 
 def _check_store(tensor: Tensor, copy: Copy, place: str) -> None:
-    """Check that a copy writes within its tensor."""
+    """Checks that a copy writes within its tensor."""
     store: Store = copy.store
     if len(store.index) != len(tensor.shape):
         raise InputError(f"found {len(store.index)} indices of {tensor.name!r}, expected {len(tensor.shape)}", place=place)
@@ -198,7 +200,7 @@ def _check_store(tensor: Tensor, copy: Copy, place: str) -> None:
 
 
 def _check_complete(tensor: Tensor, writers: list[Copy] | None, place: str) -> None:
-    """Raise InputError if a tensor is not completely written by these copies."""
+    """Raises InputError unless these copies together write all elements of a tensor."""
     if not writers:
         raise InputError(f"reads tensor {tensor.name!r} before it is written", place=place)
     boxes = [_box(copy) for copy in writers]
@@ -219,13 +221,15 @@ def _check_complete(tensor: Tensor, writers: list[Copy] | None, place: str) -> N
         raise InputError(f"reads tensor {tensor.name!r} before all of it is written", place=place)
 
 
+#: A range ``[low, high)`` of indices for each dimension of a tensor.
 _Box = tuple[tuple[int, int], ...]
 
 
 def _box(copy: Copy) -> _Box | None:
-    """Half-open range in each dimension of the elements that a copy writes, if each dimension's index follows another loop.
+    """The box of the elements that a copy writes, if the index of each dimension is a constant, or the index of a loop of its
+    own plus a constant, forwards or backwards.
 
-    None for other copies, whose elements may not form such a box.
+    None for other copies, whose elements may not form a box.
     """
     ranges = []
     seen: set[int] = set()
@@ -243,9 +247,9 @@ def _box(copy: Copy) -> _Box | None:
 
 
 def _covers(boxes: list[_Box], shape: tuple[int, ...]) -> bool:
-    """Whether boxes together cover an array of this shape. False also if there would be too many cells to check.
+    """Whether boxes together cover an array of this shape; False as well if there are too many cells to check.
 
-    The sides of all boxes cut the array into cells; each cell is in a box completely or not at all.
+    The sides of all boxes cut the array into cells, each of which is in a box completely or not at all.
     """
     cuts = [sorted({0, size, *(side for box in boxes for side in box[dimension])}) for dimension, size in enumerate(shape)]
     if prod(len(sides) for sides in cuts) > MAX_POINTS:

@@ -6,7 +6,7 @@ closed under composition.
 
 Every operation returns a normal form, so that a reshape and its inverse cancel. Loop index ``i`` runs over
 ``[0, extents[i])``. Simplifications use these ranges: a normal form is equal to the original expression for indices in these
-ranges, but perhaps not for others.
+ranges, but perhaps not for others. Comments write ``a // b`` and ``a % b`` for quotients and remainders, as in Python.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import gcd
 from typing import Any, NamedTuple
 
+#: Number of iterations of each loop.
 Extents = Sequence[int]
 
 
@@ -22,14 +23,15 @@ class Division(NamedTuple):
     """The quotient ``floor(of / by)``; or, if ``rest``, the remainder ``of - by * floor(of / by)``, which is not negative."""
 
     of: Expression
+    """The dividend."""
     by: int
-    """Divisor, at least 2."""
+    """The divisor, at least 2."""
     rest: bool
-    """Whether this is the remainder."""
+    """Whether it is the remainder; otherwise it is the quotient."""
 
 
 Atom = int | Division
-"""The number of a loop index, or a quotient or remainder."""
+"""A factor of a term: the number of a loop index, or a quotient or remainder."""
 
 
 class Expression:
@@ -39,7 +41,7 @@ class Expression:
 
     constant: int
     terms: tuple[tuple[Atom, int], ...]
-    """Pairs (atom, factor), sorted; factors are not 0."""
+    """Pairs (atom, factor) with different atoms, sorted; factors are not 0."""
 
     def __init__(self, constant: int, terms: Iterable[tuple[Atom, int]] = ()):
         keyed = sorted((_atom_key(atom), factor, atom) for atom, factor in terms if factor)
@@ -71,7 +73,7 @@ class Expression:
         return all(isinstance(atom, int) for atom, _ in self.terms)
 
     def indices(self) -> Iterator[int]:
-        """Numbers of all indices that occur in it, also within quotients and remainders; they may repeat."""
+        """Yields the numbers of all indices that occur in it, also within quotients and remainders; a number may repeat."""
         for atom, _ in self.terms:
             if isinstance(atom, int):
                 yield atom
@@ -103,7 +105,7 @@ class Expression:
 
 def _atom_key(atom: Atom) -> tuple[Any, ...]:
     """Key by which atoms are sorted."""
-    # Indices come before divisions. The first entries differ between the two, so that keys can always be compared.
+    # The first entry puts indices before divisions. It also makes all keys comparable, because later entries differ in type.
     return (0, atom) if isinstance(atom, int) else (1, atom.by, atom.rest, atom.of._key)
 
 
@@ -151,9 +153,10 @@ def scale(one: Expression, factor: int) -> Expression:
 
 
 def _simplified_sum(value: int, terms: dict[Atom, int], extents: Extents, within: int = 0) -> Expression:
-    """A sum, simplified by joining a quotient and a remainder of one expression: ``d * (e // d) + e % d`` is ``e``.
+    """The sum of ``value`` and of factors times atoms, in which a quotient and a remainder of one expression are combined.
 
-    If ``within`` is not 0, the result only needs to be equal modulo ``within``.
+    For example, ``d * (e // d) + e % d`` becomes ``e``. If ``within`` is not 0, the result only needs to be equal modulo
+    ``within``.
     """
     joining = True
     while joining:
@@ -175,7 +178,10 @@ def _simplified_sum(value: int, terms: dict[Atom, int], extents: Extents, within
 def _partner(
     rest: Division, factor: int, terms: dict[Atom, int], extents: Extents, within: int
 ) -> tuple[Division, Expression] | None:
-    """(other term, what both are together over ``factor``) for a remainder among ``terms``, or None."""
+    """The atom of another term that can be combined with a remainder, and the combined expression; None if there is none.
+
+    The sum of the two terms is ``factor`` times the combined expression; ``factor`` is that of the remainder.
+    """
     quotient: Expression | None = None
     for other, multiple in terms.items():
         missing = multiple - factor * rest.by
@@ -183,7 +189,7 @@ def _partner(
             continue
         floor = other
         if other.rest:
-            # d * ((e // d) % m) + e % d is e % (d * m).
+            # The sum d * ((e // d) % m) + e % d is e % (d * m).
             if len(other.of.terms) != 1 or other.of.constant or other.of.terms[0][1] != 1:
                 continue
             inner = other.of.terms[0][0]
@@ -195,7 +201,8 @@ def _partner(
         if floor.by == rest.by and _congruent(floor.of, rest.of, rest.by):
             combined = floor.of
         else:
-            # The quotient of a quotient is written as one quotient, while the remainder still contains the inner quotient.
+            # In a normal form, the quotient of a quotient is one quotient, but the remainder still contains the inner quotient.
+            # Therefore the quotient of the remainder's dividend is computed and compared.
             if quotient is None:
                 quotient = floor_divide(rest.of, rest.by, extents)
             if quotient != Expression(0, ((floor, 1),)):
@@ -206,7 +213,7 @@ def _partner(
 
 
 def _congruent(one: Expression, two: Expression, by: int) -> bool:
-    """Whether all coefficients of the difference of two expressions are multiples of ``by``."""
+    """Whether the constant and all factors of the difference of two expressions are multiples of ``by``."""
     if (one.constant - two.constant) % by:
         return False
     factors = dict(one.terms)
@@ -233,7 +240,7 @@ def _floor_of_rest(rest: Expression, by: int, extents: Extents) -> Expression:
     if reduced is not None:
         step, large, _ = reduced
         return floor_divide(large, by // step, extents)
-    # Multiples of the divisor in the constant are moved out of the quotient.
+    # The part of the constant that is a multiple of the divisor is moved out of the quotient.
     quotient, remainder = divmod(rest.constant, by)
     inner = Expression(remainder, rest.terms)
     if len(inner.terms) == 1 and inner.terms[0][1] == 1 and isinstance(inner.terms[0][0], Division):
@@ -264,7 +271,7 @@ def modulo(one: Expression, by: int, extents: Extents) -> Expression:
             and coefficient * atom.by % by == 0
             and atom.by != by // gcd(coefficient, by)
         ):
-            # Modulo ``by``, the term is equal to one without a remainder, or to one with a smaller divisor.
+            # Modulo ``by``, the term is equal to a term without the remainder, or to a remainder by a smaller divisor.
             inner = modulo(scale(atom.of, coefficient), by, extents)
             others = Expression(one.constant, [pair for pair in one.terms if pair[0] != atom])
             return modulo(add(others, inner, extents), by, extents)
@@ -288,8 +295,11 @@ def modulo(one: Expression, by: int, extents: Extents) -> Expression:
 
 
 def _reduced(rest: Expression, by: int, extents: Extents) -> tuple[int, Expression, Expression] | None:
-    """(step, large, small) with ``rest = step * large + small``, 0 <= small < step and step a divisor of ``by``; None if there
-    are none."""
+    """(step, large, small) with ``rest = step * large + small`` and ``0 <= small < step``, where ``step`` divides ``by``; None
+    if there is no such triple.
+
+    Then ``rest // by`` is ``large // (by // step)``, a quotient by a smaller divisor.
+    """
     for step in sorted({gcd(factor, by) for _, factor in rest.terms} - {1}, reverse=True):
         large = [(atom, factor // step) for atom, factor in rest.terms if factor % step == 0]
         small = Expression(rest.constant % step, [(atom, factor) for atom, factor in rest.terms if factor % step])
@@ -311,7 +321,10 @@ def _sum(terms: Iterable[tuple[Atom, int]], rest: Expression, extents: Extents) 
 
 
 def substitute(one: Expression, values: Sequence[Expression], extents: Extents) -> Expression:
-    """``one`` with every index ``i`` replaced by ``values[i]``, an expression over other indices, whose extents are given."""
+    """The expression ``one`` in which every index ``i`` is replaced by ``values[i]``.
+
+    The values are expressions over other indices, whose loops have the given extents.
+    """
     substituted = Expression(one.constant)
     for atom, factor in one.terms:
         if isinstance(atom, int):
@@ -324,7 +337,7 @@ def substitute(one: Expression, values: Sequence[Expression], extents: Extents) 
 
 
 def evaluate(one: Expression, values: Sequence[Any]) -> Any:
-    """Value of an expression for values of the indices, which are integers, or integer arrays that broadcast."""
+    """The value of an expression for given values of the indices, which are integers, or integer arrays that broadcast."""
     total: Any = one.constant
     for atom, factor in one.terms:
         if isinstance(atom, int):

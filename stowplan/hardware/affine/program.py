@@ -1,4 +1,4 @@
-"""Affine programs: tensors, copies, which are loop nests with one load and one store, and operators.
+"""Affine programs: tensors, operators, and copies, which are loop nests with one load and one store.
 
 A *load* has a value for every iteration of a loop nest. It maps the loop indices to an element of a tensor by quasi-affine
 expressions, ``v = t[f(i)]``. It consists of several pieces if different parts of the loop nest read different tensors.
@@ -23,19 +23,22 @@ from typing import Any, NamedTuple
 from stowplan.errors import InputError
 from stowplan.hardware.affine.expression import Expression, index
 
-#: Expressions of identity accesses by rank; they are cached since they are needed often.
+#: Expressions of identity accesses by the rank of the tensor, which are cached because they are needed often.
 _IDENTITIES: dict[int, tuple[Expression, ...]] = {}
 
 UNSPREAD = -1
-"""In bank rules, stands for an array that is not spread over banks."""
+"""The spread dimension, in bank rules, of an array that is not spread over banks."""
 
 
 class Bound(NamedTuple):
     """The condition ``low <= expression <= high``."""
 
     expression: Expression
+    """An expression over loop indices."""
     low: int
+    """Its smallest allowed value."""
     high: int
+    """Its largest allowed value."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Load:
     extents: tuple[int, ...]
     """Number of iterations of each loop, outermost first; loop ``k`` runs over ``[0, extents[k])``."""
     pieces: tuple[Piece, ...]
+    """The accesses, in the order in which their conditions are tried."""
     dynamic: bool = False
     """Whether the operator selects elements of the operand at run time, as a gather does, so that its real access is not
     affine."""
@@ -74,6 +78,7 @@ class Store:
     """The element of a tensor that every iteration of a loop nest writes."""
 
     tensor: str
+    """Name of the tensor."""
     index: tuple[Expression, ...]
     """One expression over the loop indices for each dimension of the tensor."""
 
@@ -83,10 +88,13 @@ class Copy:
     """A loop nest that loads a value and stores it in every iteration: pure data movement."""
 
     name: str
+    """Name, which no other statement has."""
     op: str
     """Name of the operation that it was created from, such as ``transpose`` or ``slice``."""
     load: Load
+    """The value that each iteration reads."""
     store: Store
+    """The element that each iteration writes."""
 
     @property
     def extents(self) -> tuple[int, ...]:
@@ -95,12 +103,12 @@ class Copy:
 
     @property
     def loads(self) -> tuple[Load, ...]:
-        """The copy's only load, for uniform access to statements."""
+        """Its only load, under the name that operators have as well."""
         return (self.load,)
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """Name of the tensor that it writes."""
+        """Name of the only tensor that it writes, under the name that operators have as well."""
         return (self.store.tensor,)
 
 
@@ -114,10 +122,15 @@ class Operator:
     """An operation that computes: it reads each operand through a load, and writes complete tensors."""
 
     name: str
+    """Name, which no other statement has."""
     op: str
+    """Name of the operation, such as ``matmul``."""
     loads: tuple[Load, ...]
+    """One load for each operand."""
     outputs: tuple[str, ...]
+    """Names of the tensors that it writes."""
     attributes: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
+    """Parameters of the operation, such as strides. They do not count when operators are compared."""
     options: tuple[Option, ...] = ()
     """The bank rule: all options that are allowed, the usual one first."""
     restricted: bool = False
@@ -130,11 +143,14 @@ Statement = Copy | Operator
 
 @dataclass(frozen=True)
 class Tensor:
-    """An array. Its elements are identified by their indices; how they are laid out in memory is open."""
+    """An array. Its elements are identified by their indices; their layout in memory is not decided yet."""
 
     name: str
+    """Name, which no other tensor has."""
     shape: tuple[int, ...]
+    """Size of each dimension."""
     item_bytes: int = 4
+    """Size of an element in bytes."""
 
     @property
     def elements(self) -> int:
@@ -152,10 +168,13 @@ class Program:
     """Statements in an order in which they can run; :func:`stowplan.hardware.affine.check.check` checks a program."""
 
     name: str
+    """Name of the program."""
     tensors: dict[str, Tensor]
+    """All tensors by name."""
     inputs: tuple[str, ...]
     """Names of the tensors that are in main memory from the start: inputs, weights, constants."""
     statements: tuple[Statement, ...]
+    """Copies and operators in an order in which they can run."""
     outputs: tuple[str, ...]
     """Names of the tensors that are read after the program's end."""
 
@@ -164,7 +183,7 @@ class Program:
         return (statement for statement in self.statements if isinstance(statement, Copy))
 
     def tensor(self, name: str, place: str) -> Tensor:
-        """Tensor with this name; raises InputError with ``place`` if there is none."""
+        """The tensor with this name; raises InputError with ``place`` if there is none."""
         tensor = self.tensors.get(name)
         if tensor is None:
             raise InputError(f"found unknown tensor {name!r}", place=place)
@@ -180,5 +199,5 @@ def identity(rank: int) -> tuple[Expression, ...]:
 
 
 def whole(tensor: Tensor, dynamic: bool = False) -> Load:
-    """Load of a complete tensor in its own shape."""
+    """A load that reads a complete tensor in its own shape."""
     return Load(tensor.shape, (Piece(tensor.name, identity(len(tensor.shape))),), dynamic)

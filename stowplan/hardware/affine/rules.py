@@ -15,9 +15,9 @@ from stowplan.hardware.affine.program import UNSPREAD, Option
 
 
 def elementwise(rank: int, operands: int, outputs: int = 1) -> tuple[Option, ...]:
-    """Rule of an operation on single elements: operands and outputs are spread along the same dimension, which may be any.
+    """Rule of an element-wise operation: all operands and outputs are spread along the same dimension, which may be any.
 
-    ``rank`` is the rank of all of them. The outermost dimension comes first.
+    ``rank`` is the rank of all of them. The option for the outermost dimension comes first.
     """
     return tuple((dimension,) * (operands + outputs) for dimension in (*range(rank), UNSPREAD))
 
@@ -27,8 +27,8 @@ def matmul(
 ) -> tuple[Option, ...]:
     """Rule of a product of tensors: both inputs are spread along a contracted dimension, the output along a free one.
 
-    Free dimensions are those that are neither contracted nor batch dimensions. In the output, those of the right operand, which
-    usually has the weights, come first.
+    Free dimensions are those that are neither contracted nor batch dimensions. Options with a free dimension of the right
+    operand, which usually has the weights, come first.
 
     Parameters
     ----------
@@ -45,15 +45,19 @@ def matmul(
 
 
 def convolution(data_features: int, kernel_inputs: int, result_features: int) -> tuple[Option, ...]:
-    """Rule of a convolution: the feature map, the kernel and the result are spread along these dimensions, which are
-    channels."""
+    """Rule of a convolution: the feature map, the kernel and the result are spread along these dimensions, which count
+    channels.
+
+    The kernel is spread along its input channels.
+    """
     return ((data_features, kernel_inputs, result_features),)
 
 
 def pool(window: Sequence[int]) -> tuple[Option, ...]:
     """Rule of pooling: input and output are spread along the same dimension, in which the window has size 1.
 
-    ``window`` has the window's size in each dimension. The last such dimension, which usually counts channels, comes first.
+    ``window`` has the size of the window in each dimension. Options with a later dimension come first, because the last such
+    dimension usually counts channels.
     """
     free = [dimension for dimension, size in enumerate(window) if size == 1]
     return tuple((dimension, dimension) for dimension in (*reversed(free), UNSPREAD))

@@ -1,8 +1,9 @@
 """Cost models: the duration of each step of a program, depending on which of its uses are served from fast memory.
 
-:func:`make_problem` builds a memory-mapping problem from a program, a target and a cost model.
+A *use* is a read or a write of one tensor by one step. :func:`make_problem` builds a memory-mapping problem from a program, a
+target and a cost model.
 
-Each file imports only files that are listed before it:
+Each module imports only modules that are listed before it:
 
 - ``measured``: measured latencies of steps
 - ``roofline``: the roofline model, and the table model with a compiler's estimates

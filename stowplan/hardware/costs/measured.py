@@ -1,6 +1,7 @@
-"""Measured latencies of steps, one for each subset of up to eight uses of a step that are served from fast memory.
+"""Measured latencies of steps, as data of a cost model. A step has one latency for each subset of up to eight of its uses.
 
-``docs/reference/costs.md`` describes the file formats.
+A *use* is a read or a write of one tensor by one step. The latency is that of one run of the step if exactly the uses in the
+subset are served from fast memory. ``docs/reference/costs.md`` describes the file formats.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ class StepMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Latency of one run of a step for each subset of ``uses`` that is served from fast memory."""
 
     step: str
+    """Name of the step."""
     uses: tuple[int, ...]
     """Positions in the step's list of uses, at most eight; other uses do not change the latency."""
     latency_ps: tuple[int, ...] | None = None
     """[2 ** len(uses)] latencies in ps; in entry ``m``, ``uses[i]`` is served from fast memory if bit i of m is set."""
     cycles: tuple[int, ...] | None = None
-    """The same in cycles of the target's clock; exactly one of the two fields is not None."""
+    """[2 ** len(uses)] latencies in cycles of the target's clock; exactly one of ``latency_ps`` and ``cycles`` is not None."""
 
     def table(self, step: ProgramStep, target: Target) -> Table:
         """The step's latency table; raises InputError if the step does not have all these uses."""
@@ -44,9 +46,10 @@ class StepMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Measurements of some of a program's steps."""
+    """Measurements of some of a program's steps. Construction raises InputError if a measurement is not valid."""
 
     steps: tuple[StepMeasurement, ...]
+    """The measurements, at most one for each step."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -65,7 +68,7 @@ class Measurements(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _check(entry: StepMeasurement, place: str) -> None:
-    """Raise InputError if a measurement breaks a rule of the format."""
+    """Raises InputError if a measurement breaks a rule of the format."""
     if (entry.latency_ps is None) == (entry.cycles is None):
         raise InputError("found both or neither of latency_ps and cycles, expected one of them", place=place)
     values = (entry.latency_ps if entry.cycles is None else entry.cycles) or ()
@@ -77,13 +80,13 @@ def _check(entry: StepMeasurement, place: str) -> None:
 
 
 def read_measurements(path: str | Path) -> Measurements:
-    """Read measurements from a JSON or CSV file, which are distinguished by content.
+    """Reads measurements from a JSON or CSV file, which are distinguished by content.
 
     Raises
     ------
     InputError
-        The file is no such file, a subset is missing or occurs twice, or a value is out of range. The message names the line or
-        field.
+        The file is no file of measurements, a subset is missing or occurs twice, or a value is out of range. The message names
+        the line or the field.
     """
     data = files.read_bytes(path)
     try:
@@ -100,7 +103,7 @@ def _read(data: bytes, path: str | Path) -> Measurements:
 
 
 def _from_csv(text: str) -> Measurements:
-    """Measurements from the text of a CSV file."""
+    """The measurements in the text of a CSV file."""
     reader = csv.reader(io.StringIO(text))
     header = next(reader, [])
     unit = header[2] if len(header) == 3 else ""
@@ -127,7 +130,7 @@ def _from_csv(text: str) -> Measurements:
 
 
 def _complete(step: str, values: dict[frozenset[int], int], unit: str) -> StepMeasurement:
-    """Measurement of a step from its latencies by sets of fast uses; InputError if a subset of the uses is missing."""
+    """The measurement of a step from its latencies by sets of fast uses; raises InputError if a subset is missing."""
     uses = tuple(sorted(frozenset().union(*values)))
     expect(len(uses) <= MAX_TABLE_USES, f"step {step}", f"{len(uses)} different uses", f"at most {MAX_TABLE_USES}")
     row = []
@@ -142,13 +145,16 @@ def _complete(step: str, values: dict[frozenset[int], int], unit: str) -> StepMe
 
 
 def largest_uses(step: ProgramStep, limit: int = MAX_TABLE_USES) -> tuple[int, ...]:
-    """Positions, ascending, of the ``limit`` uses that move the most bytes."""
+    """Positions of the ``limit`` uses of a step that move the most bytes, ascending."""
     order = sorted(range(len(step.uses)), key=lambda position: -step.uses[position].bytes)
     return tuple(sorted(order[:limit]))
 
 
 def measurement_sheet(program: Program, limit: int = MAX_TABLE_USES) -> str:
-    """CSV text with a row, without value, for every measurement: all subsets of the ``limit`` largest uses of each step."""
+    """CSV text that is to be filled in: it has a row without a value for every measurement.
+
+    There is a measurement for each subset of the ``limit`` largest uses of each step.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["step", "fast", "latency_ps"])

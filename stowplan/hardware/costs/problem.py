@@ -33,7 +33,7 @@ def make_problem(
     signatures: SignatureCosts | None = None,
     name: str | None = None,
 ) -> Problem:
-    """Build the memory-mapping problem of a program on a target.
+    """Builds the memory-mapping problem of a program on a target.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ def make_problem(
         The machine.
     cost_model
         ``"roofline"``; ``"table"``, which needs ``cycles``; ``"measured"``, which needs ``measurements``; or ``"signatures"``,
-        which needs ``signatures``. Steps without data have roofline costs. If None, the model is that of the data that are
-        given; if none are given, that of the target.
+        which needs ``signatures``. Steps without data have roofline costs. If it is None, the model is the one whose data are
+        given or, if none are given, that of the target.
     capacity
         Bytes of fast memory; None for the target's capacity.
     stalls
         Whether the program may wait for copies; None for the target's default.
     alias_rule
-        Which properties values that share storage must have in common, see ``docs/reference/memory-mapping.md``.
+        Which properties values that share storage must have in common; see ``docs/reference/memory-mapping.md``.
     cycles, measurements, signatures
         Data of the cost models.
     name
@@ -86,7 +86,7 @@ def make_problem(
     tensors = [
         Tensor(
             name=tensor.name,
-            size=max(tensor.size, 1),  # Sizes are at least 1: an empty tensor has an address, too.
+            size=max(tensor.size, 1),  # The problem requires sizes of at least 1, because an empty tensor has an address, too.
             copy_in_ps=target.copies.in_ps(tensor.size),
             copy_out_ps=target.copies.out_ps(tensor.size),
             is_input=tensor.is_input,
@@ -113,7 +113,7 @@ def make_problem(
     )
 
 
-#: Data that a cost model needs besides the target, for messages.
+#: Words for error messages: the data that each cost model needs besides the target.
 _NEEDS = {
     "table": "cycles: two modules with the compiler's estimates",
     "measured": "measurements: a file of measured latencies",
@@ -124,7 +124,13 @@ _NEEDS = {
 def _latency_of(
     model: str, data: CycleTable | Measurements | SignatureCosts | None, program: Program, target: Target
 ) -> Callable[[ProgramStep], Latency | None]:
-    """A function that returns the latency of a step by a cost model; None if the data have none for this step."""
+    """A function that returns the latency of a step by a cost model, and None if the data have none for the step.
+
+    Raises
+    ------
+    UsageError
+        The cost model is unknown, or its data are missing.
+    """
     if model not in get_args(CostModel):
         raise UsageError(f"found cost model {model!r}, expected one of {', '.join(get_args(CostModel))}")
     if model == "roofline":

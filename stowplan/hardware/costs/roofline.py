@@ -10,7 +10,7 @@ fixed overhead (Williams, Waterman and Patterson, 2009):
                    slow reads / slow read bandwidth + slow writes / slow write bandwidth
                    + fast reads / fast read bandwidth + fast writes / fast write bandwidth)
 
-The times of slow and fast traffic are added. Therefore, moving one more use to the faster memory never makes a step slower.
+The times of slow and fast traffic are added, so that a step never becomes slower if one more use moves to the faster memory.
 ``docs/results/costs.md`` compares this formula with others on a compiler's estimates. A step that neither computes nor moves
 anything, such as the allocation of a buffer, takes no time.
 
@@ -45,15 +45,16 @@ class StepCycles(msgspec.Struct, frozen=True):
 
 
 class CycleTable(msgspec.Struct, frozen=True):
-    """Estimates for the steps of a program by their names; steps without an estimate have no entry."""
+    """A compiler's estimates for the steps of a program."""
 
     steps: dict[str, StepCycles]
+    """The estimates of each step, by its name; steps without an estimate have no entry."""
 
 
 def roofline_pieces(step: ProgramStep, target: Target) -> tuple[Piece, ...]:
-    """Latency of one run of a step by the roofline model: the maximum of two affine pieces, for computation and for traffic.
+    """The latency of one run of a step by the roofline model, as the maximum of affine functions of its uses, in picoseconds.
 
-    A piece that is never larger than the other one is omitted.
+    There is one piece for computation and one for memory traffic. A piece that is never larger than the other one is omitted.
     """
     speed = target.roofline
     none = (0,) * len(step.uses)
@@ -74,7 +75,7 @@ def roofline_pieces(step: ProgramStep, target: Target) -> tuple[Piece, ...]:
 
 
 def traffic_ps(step: ProgramStep, target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """[uses] time of each use of a step in ps if it is served from slow memory, and if it is served from fast memory."""
+    """Two lists [uses]: the time of each use of a step in ps if it is served from slow memory, and from fast memory."""
     speed = target.roofline
     slow = speed.slow_read_bandwidth, speed.slow_write_bandwidth
     fast = speed.fast_read_bandwidth, speed.fast_write_bandwidth
@@ -85,9 +86,10 @@ def traffic_ps(step: ProgramStep, target: Target) -> tuple[tuple[int, ...], tupl
 
 
 def table_pieces(step: ProgramStep, estimate: StepCycles, target: Target) -> tuple[Piece, ...]:
-    """Latency of one run of a step by the table model; it is equal to both estimates in ps.
+    """The latency of one run of a step by the table model, as the maximum of affine functions of its uses, in picoseconds.
 
-    If the compiler's plan leaves all uses of the step in slow memory, only the first estimate is used.
+    It is equal to the compiler's two estimates for the uses to which they belong. If the compiler's plan leaves all uses of the
+    step in slow memory, only the estimate for slow memory is used.
     """
     slow_ps = target.cycles_ps(estimate.slow)
     in_plan = [(use.tensor, use.is_output) in estimate.fast for use in step.uses]
@@ -114,10 +116,18 @@ def table_pieces(step: ProgramStep, estimate: StepCycles, target: Target) -> tup
 def _savings(
     step: ProgramStep, in_plan: Sequence[bool], saved_ps: int, target: Target, scale: tuple[int, int], has_plan_estimate: bool
 ) -> list[int]:
-    """[uses] saving in ps of each use if it is served from fast memory; the savings of the plan's uses add up to ``saved_ps``.
+    """[uses] the saving in ps of each use if it is served from fast memory instead of slow memory.
 
-    ``scale`` is a fraction, the estimated latency over the modelled latency. Modelled savings are scaled by at most this.
-    ``has_plan_estimate`` says whether there is an estimate for the plan.
+    Parameters
+    ----------
+    in_plan
+        [uses] Whether the compiler's plan serves each use from fast memory.
+    saved_ps
+        The saving of the compiler's plan, to which the savings of its fast uses add up.
+    scale
+        A fraction, the estimated latency over the modelled latency. Modelled savings are scaled by at most this.
+    has_plan_estimate
+        Whether there is an estimate for the compiler's plan.
     """
     modelled = [max(slow - fast, 0) for slow, fast in zip(*traffic_ps(step, target), strict=True)]
     planned_ps = sum(saving for saving, planned in zip(modelled, in_plan, strict=True) if planned)
@@ -135,7 +145,7 @@ def _savings(
     members = [position for position, planned in enumerate(in_plan) if planned]
     total, assigned_ps, running_share = sum(shares[position] for position in members), 0, 0
     for position in members if has_plan_estimate else ():
-        # The running sum is rounded, not each saving, so that the total is exact.
+        # Rounding the running sum instead of each saving makes the total exact.
         running_share += shares[position]
         running_ps = saved_ps * running_share // total
         savings[position], assigned_ps = running_ps - assigned_ps, running_ps

@@ -1,13 +1,14 @@
 """Turns an affine program into a bank-mapping problem: bank rules of operators become layouts of tensors.
 
-If a dimension of a tensor is spread over the banks, its element ``i`` is in bank ``i mod banks``. A bank rule may require that
-dimension ``v`` of an operand is spread, as the operator sees the operand. The operator's access to a tensor has loop ``v`` for
-this dimension. There are three cases:
+If a dimension of a tensor is spread over the banks, the element with index ``i`` in this dimension is in bank ``i mod banks``.
+The *layout* of a tensor says which dimension is spread, or that none is. A bank rule may require that dimension ``v`` of an
+operand is spread, as the operator sees the operand. In the operator's access to a tensor, this dimension is loop ``v``. There
+are three cases:
 
-- Some index expression of the access is equal to loop ``v`` modulo the number of banks. Then the operator can read the tensor
-  itself, if the tensor is spread along the dimension of this index.
+- An index expression of the access is equal to the index of loop ``v`` modulo the number of banks. Then the operator can read
+  the tensor itself, if the tensor is spread along the dimension of this expression.
 - Loop ``v`` does not occur in the access. Then every bank needs the same data, and reads it from the one bank that has it.
-- Otherwise, the operator needs a rearranged copy of what it reads, a *view*.
+- Otherwise, the operator needs a *view*, which is a rearranged copy of the data that it reads.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stowplan.hardware.affine.program import UNSPREAD, Copy, Load, Option, Progr
 from stowplan.hardware.inferentia.target import BankTarget
 from stowplan.models.bank_mapping.problem import Operator, Problem, Tensor, Tile, View, split
 
-#: Stands for the layout of an access that needs a view, until the view has its number.
+#: The layout of an access that needs a view, until the view has its number.
 _NEEDS_VIEW = -2
 
 
@@ -35,6 +36,7 @@ class Access:
     load: int
     """Number of the load among the statement's loads."""
     tensor: str
+    """Name of the tensor."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +44,22 @@ class MappedProgram:
     """A program and its bank-mapping problem. Operator ``i`` of the problem is statement ``i`` of the program."""
 
     program: Program
+    """The affine program."""
     problem: Problem
+    """The problem, whose large tensors are split into tiles."""
     accesses: tuple[tuple[Access, ...], ...]
     """[statements] the reads of each statement, in the order of its operator's ``reads``."""
     views: dict[tuple[str, int], tuple[Load, int]]
-    """For each view, by the tensor's name and the view's number: the load whose result it holds, and the loop that is
-    spread."""
+    """The load whose values each view holds, and the loop that is spread, by the name of the tensor and the number of the
+    view."""
     names: tuple[str, ...]
-    """[tensors of the problem] name of the program's tensor that the tensor is, or is a tile of."""
+    """[tensors of the problem] name of the program's tensor of which the tensor is the whole or a tile."""
     tiles: tuple[Tile, ...]
     """[tensors of the problem] the part of the program's tensor that the tensor is."""
 
 
 def build_problem(program: Program, target: BankTarget, *, capacity: int | None = None) -> MappedProgram:
-    """Build the problem of mapping a program's tensors to the banks of a target.
+    """Builds the problem of mapping a program's tensors to the banks of a target.
 
     Parameters
     ----------
@@ -69,13 +73,13 @@ def build_problem(program: Program, target: BankTarget, *, capacity: int | None 
     Raises
     ------
     InputError
-        An operator's bank rules contradict each other; or the capacity is smaller than the target's stream buffer.
+        An operator has no option for its bank rule, or the capacity is smaller than the target's stream buffer.
     """
     return _ProblemBuilder(program, target, capacity).build()
 
 
 class _ProblemBuilder:
-    """Builds one problem, statement by statement; it numbers the views that accesses need."""
+    """Builds one problem, statement by statement, and numbers the views that accesses need."""
 
     def __init__(self, program: Program, target: BankTarget, capacity: int | None):
         self._program, self._target = program, target
@@ -85,10 +89,12 @@ class _ProblemBuilder:
         self._names = [name for name in program.tensors if name in used]
         self._numbers = {name: number for number, name in enumerate(self._names)}
         self._views: dict[str, dict[tuple[Load, int], int]] = {}
+        """For each tensor, by name, the number of the view for each load and spread loop."""
         self._layouts: dict[tuple[Load, str, int], int] = {}
+        """The layout of a tensor, by name, for each load and spread loop so far."""
 
     def build(self) -> MappedProgram:
-        """Build the problem, and split its large tensors into tiles."""
+        """Builds the problem, and splits its large tensors into tiles."""
         operators, accesses = [], []
         for statement in self._program.statements:
             check_reading()
@@ -129,7 +135,7 @@ class _ProblemBuilder:
         tiled = split(problem, scratchpad.tile, scratchpad.stream_buffer or 0)
         names = tuple(self._names[tile.tensor] for tile in tiled.tiles)
         if len(names) > len(self._names):
-            # Some tensor was split: for each tensor that an access reads, the operator reads all tiles.
+            # A tensor was split. In place of a tensor that was split, an operator reads all of its tiles.
             counts = [sum(1 for _ in group) for _, group in groupby(tile.tensor for tile in tiled.tiles)]
             accesses = [tuple(read for read in reads for _ in range(counts[self._numbers[read.tensor]])) for reads in accesses]
         return MappedProgram(self._program, tiled.problem, tuple(accesses), views_of, names, tiled.tiles)
@@ -146,7 +152,7 @@ class _ProblemBuilder:
             options[tuple(layouts)] = None
         if not options:
             raise InputError("contradictory bank rules: found no option, expected one", place=f"operator {statement.name}")
-        # Options with spread outputs come first. Outputs may be unspread in any option, since dimensions of size 1 are.
+        # Options with spread outputs come first, and those whose outputs are all unspread come last.
         ordered = sorted(options, key=lambda layouts: all(layout == UNSPREAD for layout in layouts[len(reads) :]))
         operator = Operator(
             name=statement.name,
@@ -160,7 +166,7 @@ class _ProblemBuilder:
         return operator, reads
 
     def _options(self, statement: Statement) -> Iterator[Option]:
-        """Options of a statement: the spread loop of each load, followed by the spread dimension of each output."""
+        """Yields the options of a statement: the spread loop of each load, followed by the spread dimension of each output."""
         if not isinstance(statement, Copy):
             yield from statement.options
             return
@@ -176,7 +182,11 @@ class _ProblemBuilder:
         return modulo(difference, self._target.banks, extents) == Expression(0)
 
     def _layout(self, load: Load, name: str, loop: int) -> int:
-        """Layout in which a load with this spread loop reads a tensor; a new view, with a new number, if it needs one."""
+        """The layout in which a load with this spread loop reads a tensor.
+
+        It is the number of a dimension, :data:`UNSPREAD`, or the rank of the tensor plus the number of a view, which is added
+        if it is new.
+        """
         if loop == UNSPREAD or load.extents[loop] == 1:
             return UNSPREAD
         key = (load, name, loop)
@@ -194,17 +204,18 @@ class _ProblemBuilder:
         return layout
 
     def _layout_of_piece(self, indices: tuple[Expression, ...], extents: Extents, loop: int, shape: tuple[int, ...]) -> int:
-        """Layout for one access with this spread loop, or ``_NEEDS_VIEW``; see the three cases above."""
-        shows = False
+        """The layout for one access with this spread loop, or ``_NEEDS_VIEW``; the module's docstring has the three cases."""
+        occurs = False
         for dimension, expression in enumerate(indices):
             if loop in set(expression.indices()):
-                shows = True
+                occurs = True
                 if self._follows(expression, loop, extents):
                     return _normal(dimension, shape)
-        return _NEEDS_VIEW if shows else UNSPREAD
+        return _NEEDS_VIEW if occurs else UNSPREAD
 
     def _read_bytes(self, load: Load, name: str) -> int:
-        """Bytes of a tensor that a load reads: one element for each iteration of the loops in its indices, at most all."""
+        """Bytes of a tensor that a load reads: an element for each iteration of the loops in its indices, at most the whole
+        tensor."""
         tensor = self._program.tensors[name]
         loops = {
             loop for piece in load.pieces if piece.tensor == name for expression in piece.index for loop in expression.indices()
@@ -213,5 +224,5 @@ class _ProblemBuilder:
 
 
 def _normal(dimension: int, shape: tuple[int, ...]) -> int:
-    """The layout with this spread dimension; unspread if the dimension has one element, which is in one bank anyway."""
+    """The layout with this spread dimension; :data:`UNSPREAD` if the dimension has one element, which is in one bank anyway."""
     return UNSPREAD if dimension == UNSPREAD or shape[dimension] == 1 else dimension

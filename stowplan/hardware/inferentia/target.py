@@ -22,24 +22,31 @@ class Scratchpad(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tile: Bytes | None = None
     """Larger tensors are split into tiles of at most this size, each of which is on chip or not; None to split no tensor."""
     stream_buffer: Bytes | None = None
-    """Part of the capacity reserved for data that operators stream from and to main memory; None to reserve nothing."""
+    """Part of the capacity that is reserved for data that operators stream from and to main memory; None to reserve nothing."""
 
 
 class Bandwidth(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Bandwidths of copies between banks, and to and from main memory."""
+    """Bandwidths of copies."""
 
     between_banks: BytesPerSecond
+    """Bandwidth of copies between banks."""
     main_memory: BytesPerSecond
+    """Bandwidth of copies from and to main memory."""
 
 
 class BankTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A chip for bank mapping. Construction raises InputError if a value is out of range."""
 
     name: str
+    """Name of the target."""
     description: str
+    """A description in a line, for people."""
     banks: int
+    """Number of banks of the on-chip memory."""
     scratchpad: Scratchpad
+    """The on-chip memory."""
     bandwidth: Bandwidth
+    """Bandwidths of copies."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -55,9 +62,9 @@ class BankTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def weights(self) -> tuple[int, int]:
-        """Costs of a byte copied between banks, and of a byte moved to or from main memory.
+        """The costs of a byte that is copied between banks, and of a byte that is moved to or from main memory.
 
-        They are proportional to the time per byte; the faster of the two has cost 1, and the other one is rounded.
+        They are proportional to the time for a byte. The faster of the two has cost 1, and the other cost is rounded.
         """
         slow, fast = self.bandwidth.main_memory, self.bandwidth.between_banks
         least = max(slow, fast)

@@ -1,4 +1,8 @@
-"""Descriptions of devices with several memories (banks): sizes and costs of access, from files such as ``stm32h743.toml``."""
+"""Descriptions of devices with several memories, such as microcontrollers, for banked packing.
+
+The memories are called *banks*. Descriptions have their sizes and costs of access, and come from files such as
+``stm32h743.toml``.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,9 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A bank of memory."""
 
     name: str
+    """Name, which no other bank of the device has."""
     capacity: Bytes
+    """Size of the bank."""
     cost: int
     """Cost of reading or writing one byte, in any unit that all banks of the device share, such as clock cycles."""
     alignment: Bytes = Bytes(1)
@@ -31,8 +37,11 @@ class MemoryTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """A device with several banks of memory. Construction raises InputError if a value is out of range."""
 
     name: str
+    """Name of the target."""
     description: str
+    """A description in a line, for people."""
     banks: tuple[Memory, ...]
+    """The banks, at least one."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -63,7 +72,7 @@ def is_memory_target(name_or_path: object) -> bool:
     try:
         load_target(target)
     except InputError as error:
-        # If the file states this format, it counts as one despite other errors, so that these errors are shown to the user.
+        # A file that states this format counts as such a device despite other errors, so that the user sees these errors.
         return error.place != "format" and _mentions_format(target)
     return True
 

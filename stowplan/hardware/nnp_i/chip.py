@@ -1,4 +1,7 @@
-"""The simulated chip that learned policies are trained with: it returns a reward for every proposed memory map.
+"""The simulated chip with which learned policies are trained: it returns a reward for every proposed memory map.
+
+A proposal is first rectified (:mod:`stowplan.hardware.nnp_i.compiler`). *Epsilon* is the fraction of all bytes whose tier the
+rectification changed. If it is 0, one inference runs and is measured.
 
 Source: Khadka et al., ICLR 2021, algorithm 1.
 """
@@ -30,11 +33,12 @@ class Evaluation:
     epsilon: float
     """Fraction of all bytes whose tier the rectification changed."""
     latency_ps: int
-    """Latency of the rectified memory map by the cost model, without noise."""
+    """Latency in ps of the rectified memory map by the cost model, without noise."""
     measured_ps: float | None
-    """Measured duration of the inference, with noise; None if none ran, because the proposal had to be rectified."""
+    """Measured duration of the inference in ps, with noise; None if no inference ran, because the proposal had to be
+    rectified."""
     reward: float
-    """``REWARD_SCALE`` times the measured speedup; if the proposal had to be rectified, times ``-epsilon``."""
+    """``REWARD_SCALE`` times the measured speedup; if the proposal had to be rectified, ``REWARD_SCALE`` times ``-epsilon``."""
     speedup: float
     """Measured speedup over the compiler's memory map; 0 if the proposal had to be rectified, as in the paper."""
 
@@ -48,7 +52,7 @@ class Evaluations:
     epsilon: Floats
     """[K] fraction of all bytes whose tier changed."""
     latency_ps: Ints
-    """[K] latencies of the rectified memory maps, without noise."""
+    """[K] latencies in ps of the rectified memory maps, without noise."""
     rewards: Floats
     """[K] rewards."""
     speedups: Floats
@@ -84,7 +88,7 @@ class Chip:
         self.compiler_ps = latency_ps(problem, self.compiler.weight_tiers, self.compiler.output_tiers)
         """Latency of the compiler's memory map in ps."""
         self.evaluations = 0
-        """Number of evaluated proposals so far; methods are compared after equal numbers of them."""
+        """Number of evaluated proposals so far; methods are compared after equal numbers of evaluations."""
         self.inferences = 0
         """Number of evaluated proposals that were executed."""
         self._rectifier = Rectifier(problem)
@@ -94,16 +98,16 @@ class Chip:
         self.reseed(seed)
 
     def reseed(self, seed: int) -> None:
-        """Restart the noise as on a new chip with this seed."""
+        """Restarts the noise, so that it is that of a new chip with this seed."""
         self._generator = np.random.default_rng(seed)
 
     @property
     def noise_generator(self) -> np.random.Generator:
-        """Generator of the noise. Its state and the two counters are all that proposals change in a chip."""
+        """The generator of the noise. An evaluation changes only its state and the two counters of a chip."""
         return self._generator
 
     def evaluate(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Evaluation:
-        """Rectify a proposal and, if it was valid unchanged, run one inference.
+        """Rectifies a proposal and, if it did not have to be changed, runs one inference.
 
         Parameters
         ----------
@@ -129,10 +133,17 @@ class Chip:
         )
 
     def evaluate_many(self, maps: Ints) -> Evaluations:
-        """Evaluate many proposals as :meth:`evaluate` does, in their order.
+        """Evaluates many proposals as :meth:`evaluate` does, in their order.
 
-        ``maps`` has shape ``[K, layers, 2]``: the proposed tiers of weights and outputs. Raises UsageError for another shape or
-        tiers that do not exist.
+        Parameters
+        ----------
+        maps
+            ``[K, layers, 2]`` the proposed tiers of weights and outputs.
+
+        Raises
+        ------
+        UsageError
+            The array has another shape, or has a tier that does not exist.
         """
         compiled, epsilon = self.compiled(maps)
         latency = latencies(self._arrays, compiled[..., 0], compiled[..., 1])
@@ -141,18 +152,18 @@ class Chip:
         return Evaluations(compiled, epsilon, latency, rewards, speedups)
 
     def compiled(self, maps: Ints) -> tuple[Ints, Floats]:
-        """Rectify proposals without running them; this does not count as an evaluation.
+        """Rectifies proposals without running them; this does not count as an evaluation.
 
         Parameters
         ----------
         maps
-            Proposed tiers of weights and outputs, shape ``[K, layers, 2]``.
+            ``[K, layers, 2]`` the proposed tiers of weights and outputs.
 
         Returns
         -------
         tuple
-            Rectified tiers ``[K, layers, 2]``, with 0 for weights of 0 bytes; and epsilons ``[K]``, the fractions of all bytes
-            whose tier changed.
+            ``[K, layers, 2]`` the rectified tiers, with 0 for weights of 0 bytes; and ``[K]`` the epsilons, which are the
+            fractions of all bytes whose tier changed.
 
         Raises
         ------
@@ -182,7 +193,7 @@ class Chip:
         return np.stack([weights, outputs], axis=2), moved / self._total
 
     def _rectified(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Rectified:
-        """Rectify one proposal; the result has offsets if tiers are address spaces."""
+        """Rectifies one proposal; the result has offsets if tiers are address spaces."""
         if self.problem.address_spaces:
             return self._rectifier.rectify(weight_tiers, output_tiers)
         proposed = self._rectifier.checked(weight_tiers, output_tiers)
@@ -191,7 +202,10 @@ class Chip:
         return Rectified(MemoryMap(tuple(weights), tuple(outputs)), float(epsilon[0]))
 
     def _run(self, latency_ps: Ints, epsilon: Floats) -> tuple[Floats, Floats]:
-        """Run the maps that were not changed by rectification; returns measured durations, and speedups (0 for the others)."""
+        """Runs the memory maps that rectification did not change; returns measured durations in ps, and speedups.
+
+        The speedup is 0 for the other memory maps.
+        """
         executed = np.flatnonzero(epsilon == 0)
         self.evaluations += len(latency_ps)
         self.inferences += len(executed)

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Arrays(NamedTuple):
-    """A problem with n layers and T tiers as arrays for compiled functions; sizes in bytes, times in ps."""
+    """A problem with n layers and T tiers as arrays for compiled functions; sizes are in bytes, and times in ps."""
 
     weights: Ints
     """[n] size of the weights as stored."""
@@ -30,9 +30,9 @@ class Arrays(NamedTuple):
     output_moves: Ints2D
     """[n, T] time to read or write a layer's output once in each tier."""
     first_input: Ints
-    """[n + 1] layer i reads the outputs of the layers ``inputs[first_input[i] : first_input[i + 1]]``."""
+    """[n + 1] layer ``i`` reads the outputs of the layers ``inputs[first_input[i] : first_input[i + 1]]``."""
     inputs: Ints
-    """Numbers of layers whose outputs are read, for all readers one after the other."""
+    """Numbers of the layers whose outputs each layer reads, for all layers one after the other."""
     external: Ints
     """[n] time to read network inputs."""
     compute: Ints
@@ -42,7 +42,7 @@ class Arrays(NamedTuple):
 
 
 def arrays_of(problem: Problem) -> Arrays:
-    """Arrays of a problem."""
+    """The arrays of a problem."""
     layers, tiers = problem.layers, problem.tiers
 
     def ints(values: object) -> Ints:
@@ -64,7 +64,7 @@ def arrays_of(problem: Problem) -> Arrays:
 
 
 class Workspace(NamedTuple):
-    """Arrays that the rectification of one memory map works with."""
+    """Arrays with which the rectification of one memory map works."""
 
     used: Ints2D
     """[T, n] bytes of outputs in each tier at each step."""
@@ -75,13 +75,13 @@ class Workspace(NamedTuple):
 
 
 def workspace_for(data: Arrays) -> Workspace:
-    """Uninitialised arrays for a problem."""
+    """Arrays of the right shapes for a problem, whose values are arbitrary."""
     tiers = len(data.capacity)
     return Workspace(np.empty((tiers, len(data.weights)), np.int64), np.empty(tiers, np.int64), np.empty(tiers, np.int64))
 
 
 def latencies(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
-    """[K] latencies in ps of memory maps, whose tiers of weights and outputs have shape ``[K, n]``."""
+    """[K] the latencies in ps of memory maps, whose tiers of weights and outputs have shape ``[K, n]``."""
     latency = np.empty(len(weight_tiers), np.int64)
     _latencies(data, np.ascontiguousarray(weight_tiers), np.ascontiguousarray(output_tiers), latency)
     return latency
@@ -89,7 +89,7 @@ def latencies(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
 
 @njit
 def _latencies(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, latency: Ints) -> None:
-    """Compute ``latency``, of shape ``[K]``; see :func:`latencies`."""
+    """Computes ``latency``, of shape ``[K]``; see :func:`latencies`."""
     count, layers = weight_tiers.shape
     for k in range(count):
         latency[k] = data.overhead
@@ -102,22 +102,23 @@ def _latencies(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, latency
 
 
 def rectify(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
-    """Rectify memory maps in place, for problems without address spaces.
+    """Rectifies memory maps in place, for problems in which tiers are no address spaces.
 
-    Tensors are placed layer by layer, weights before the output. A tensor that does not fit in its tier goes to the next slower
-    tier in which it fits, or else to the next faster one.
+    Tensors are placed layer by layer, the weights before the output. A tensor that does not fit in its tier goes to the next
+    slower tier in which it fits, or else to the next faster one.
 
     Parameters
     ----------
     data
         The problem.
     weight_tiers, output_tiers
-        Proposed tiers, shape ``[K, n]``; changed in place.
+        ``[K, n]`` the proposed tiers, which are changed in place.
 
     Returns
     -------
     array
-        Bytes whose tier changed, shape ``[K]``; -1 if a tensor does not fit in any tier. Then the map is only partly changed.
+        ``[K]`` number of bytes whose tier changed; -1 if a tensor does not fit in any tier, in which case the memory map is
+        changed only in part.
     """
     moved = np.zeros(len(weight_tiers), np.int64)
     _rectify(data, weight_tiers, output_tiers, moved, workspace_for(data))
@@ -126,7 +127,7 @@ def rectify(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
 
 @njit
 def _rectify(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, moved: Ints, work: Workspace) -> None:
-    """Rectify memory maps in place; ``moved``, which must be zero, becomes the result of :func:`rectify`."""
+    """Rectifies memory maps in place; ``moved``, which must be zero, becomes the result of :func:`rectify`."""
     count, layers = weight_tiers.shape
     tiers = len(data.capacity)
     used, stored, peak = work

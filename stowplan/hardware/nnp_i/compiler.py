@@ -1,9 +1,11 @@
 """Creates memory maps by simple rules, in the manner of a native compiler, in one pass over the layers.
 
 Khadka et al. (ICLR 2021) call the chip's compiler "a collection of heuristic rules specific to the compute and memory capacity
-of the hardware". The product's rules are not public; the ones in this module are similar in kind. A proposed memory map that
-cannot be executed, because a tier's capacity is exceeded, is *rectified*: similar rules change it to one that can be executed
-(algorithm 1 of the paper, lines 6 and 7).
+of the hardware". The rules of the product are not public; those in this module are of the same sort. A proposed memory map that
+cannot be executed, because it exceeds the capacity of a tier, is *rectified*: similar rules change it to one that can be
+executed (algorithm 1 of the paper, lines 6 and 7).
+
+If tiers are *address spaces*, every tensor also gets an offset in its tier; otherwise only the bytes in a tier are counted.
 """
 
 from __future__ import annotations
@@ -32,16 +34,16 @@ class Occupancy:
         self._used = np.zeros((len(problem.tiers), len(problem.layers)), np.int64)
         """[tiers, steps] occupied bytes."""
         self._spaces = [FirstFit(tier.capacity) for tier in problem.tiers]
-        """[tiers] occupied ranges of addresses; only used if tiers are address spaces."""
+        """[tiers] occupied ranges of addresses, which are used only if tiers are address spaces."""
         self.weights = [0] * len(problem.tiers)
-        """[tiers] bytes of weights."""
+        """[tiers] bytes of weights so far."""
 
     def free(self, tier: int, first: int, last: int) -> int:
         """Bytes that are free in a tier at every step from ``first`` to ``last`` (inclusive)."""
         return self._problem.tiers[tier].capacity - int(self._used[tier, first : last + 1].max())
 
     def take(self, tier: int, size: int, first: int, last: int) -> int | None:
-        """Place a tensor that occupies memory from step ``first`` to step ``last`` in a tier.
+        """Places a tensor that occupies memory from step ``first`` to step ``last`` in a tier.
 
         Returns its offset, which is 0 if tiers are no address spaces; None if the tensor does not fit.
         """
@@ -55,28 +57,33 @@ class Occupancy:
         return offset
 
 
-#: A layer's weights prefer a tier only if they need at most this fraction of it, since they occupy it for the whole inference.
+#: The weights of a layer prefer a tier only if they need at most this fraction of it, since they occupy it during the whole
+#: inference.
 WEIGHT_PART = 1 / 8
-#: Weights prefer a tier only if all its weights together need at most this fraction of it; the rest is left for activations.
+#: Weights prefer a tier only if all weights in the tier together need at most this fraction of it; the rest is for activations.
 WEIGHTS_PART = 0.75
 #: An activation that is read only once prefers a tier only if it needs at most this fraction of it.
 SINGLE_USE_PART = 0.25
 
 
 class MemoryMap(NamedTuple):
-    """For each layer, the tiers of its weights and of its output, and perhaps offsets; 0 for weights of 0 bytes.
+    """The tiers of the weights and the output of each layer, and offsets in them if tiers are address spaces.
 
-    All fields have shape ``[layers]``; offsets are empty if tiers are no address spaces.
+    All fields have shape ``[layers]``. Entries for weights of 0 bytes are 0. Offsets are empty if tiers are no address spaces.
     """
 
     weight_tiers: tuple[int, ...]
+    """Tier of the weights of each layer."""
     output_tiers: tuple[int, ...]
+    """Tier of the output of each layer."""
     weight_offsets: tuple[int, ...] = ()
+    """Offset of the weights of each layer in bytes."""
     output_offsets: tuple[int, ...] = ()
+    """Offset of the output of each layer in bytes."""
 
 
 def compiler_map(problem: Problem) -> MemoryMap:
-    """Create the compiler's memory map of a problem.
+    """Creates the compiler's memory map of a problem.
 
     Every tensor goes to the fastest tier that it prefers. If it does not fit there, the other tiers are tried in the order of
     :func:`spill_order`.
@@ -105,7 +112,7 @@ def compiler_map(problem: Problem) -> MemoryMap:
 
 
 def compiler_plan(problem: Problem) -> Plan | None:
-    """The compiler's memory map as a plan, whose objective is its latency in ps; None if a tensor does not fit in any tier."""
+    """The compiler's memory map as a plan, whose objective is the latency in ps; None if a tensor does not fit in any tier."""
     try:
         memory_map = compiler_map(problem)
     except InputError:
@@ -136,7 +143,7 @@ def _preferred_for_weights(problem: Problem, occupancy: Occupancy, size: int) ->
 
 
 def _preferred(problem: Problem, suits: list[bool]) -> int:
-    """The fastest tier of those that suit; the slowest tier if none does."""
+    """The fastest of the tiers for which ``suits`` is true; the slowest tier if there is none."""
     return max((tier for tier in range(len(problem.tiers)) if suits[tier]), default=0)
 
 
@@ -150,9 +157,12 @@ class Placer:
         self._offsets = ([0] * count, [0] * count)
 
     def weights(self, number: int, order: Iterable[int]) -> int:
-        """Place a layer's weights in the first tier of ``order`` in which they fit; returns its number.
+        """Places the weights of a layer in the first tier of ``order`` in which they fit; returns the number of the tier.
 
-        Raises InputError if they fit in none.
+        Raises
+        ------
+        InputError
+            The weights fit in none of these tiers.
         """
         size = self._problem.layers[number].weight_bytes
         tier = self._place(0, number, size, (0, len(self._problem.layers) - 1), order)
@@ -160,12 +170,12 @@ class Placer:
         return tier
 
     def output(self, number: int, order: Iterable[int]) -> int:
-        """Place a layer's output in the same way."""
+        """Places the output of a layer in the same way as :meth:`weights`."""
         size = self._problem.layers[number].output_bytes
         return self._place(1, number, size, (number, self._problem.last_use[number]), order)
 
     def _place(self, which: int, number: int, size: int, span: tuple[int, int], order: Iterable[int]) -> int:
-        """Place a tensor that is live in the steps ``span`` (inclusive); ``which`` is 0 for weights and 1 for outputs."""
+        """Places a tensor that is live in the steps ``span`` (inclusive); ``which`` is 0 for weights and 1 for outputs."""
         for tier in order:
             offset = self._occupancy.take(tier, size, *span)
             if offset is not None:
@@ -177,7 +187,7 @@ class Placer:
         raise InputError(f"no tier has room for the {size} bytes of its {kind}: free are {free}", place=f"layer {layer}")
 
     def map(self) -> MemoryMap:
-        """The memory map of the tensors placed so far."""
+        """The memory map of the tensors that have been placed."""
         tiers = tuple(self._tiers[0]), tuple(self._tiers[1])
         if not self._problem.address_spaces:
             return MemoryMap(*tiers)
@@ -190,14 +200,14 @@ class Rectified(NamedTuple):
     map: MemoryMap
     """A memory map that can be executed."""
     epsilon: float
-    """Fraction of all bytes whose tensors were moved to another tier; 0 if the proposal can be executed unchanged."""
+    """Fraction of all bytes whose tier was changed; 0 if the proposal can be executed unchanged."""
 
 
 class Rectifier:
     """Rectifies proposed memory maps of one problem, one at a time.
 
     :func:`stowplan.hardware.nnp_i.compiled.rectify` does the same for many proposals and is compiled, but does not support
-    address spaces.
+    tiers that are address spaces.
     """
 
     def __init__(self, problem: Problem):
@@ -207,11 +217,11 @@ class Rectifier:
         self._total = max(1, int(self._weights.sum() + self._outputs.sum()))
 
     def rectify(self, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> Rectified:
-        """Change a proposed memory map to one that can be executed.
+        """Changes a proposed memory map to one that can be executed.
 
         Tensors are placed layer by layer. A tensor that does not fit in its tier goes to a slower tier, or else to a faster
-        one. If a tensor does not fit in any tier, the result is the compiler's own memory map. If tiers are address spaces,
-        tensors may be moved although they would fit with other offsets.
+        one. If a tensor does not fit in any tier, the result is the compiler's own memory map. If tiers are address spaces, a
+        tensor may be moved although it would fit with other offsets of the tensors before it.
 
         Parameters
         ----------
@@ -256,7 +266,7 @@ class Rectifier:
         )
 
     def _place(self, proposed: MemoryMap) -> MemoryMap:
-        """Place all tensors by simple rules; raises InputError if one fits in no tier."""
+        """Places all tensors by simple rules; raises InputError if one fits in no tier."""
         tiers = len(self._problem.tiers)
         placer = Placer(self._problem, Occupancy(self._problem))
         for number, layer in enumerate(self._problem.layers):

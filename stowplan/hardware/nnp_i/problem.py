@@ -1,7 +1,8 @@
-"""Builds the tier-placement problem of a network on a target, with features of its layers, and computes latencies of memory
-maps.
+"""Builds the tier-placement problem of a network on a target, and computes latencies of memory maps.
 
-Elements become bytes, and operations become picoseconds.
+A *memory map* assigns a tier to the weights and to the output of every layer. The problem has sizes in bytes and computation
+times in picoseconds, where the network has numbers of elements and of operations. It also has features of the layers, which are
+inputs of learned policies.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ FEATURES = (
 
 
 def node_features(network: Network, precision: Precision) -> tuple[tuple[int, ...], ...]:
-    """Features of all layers, ``[layers][19]``, without scaling.
+    """The features of all layers, ``[layers][19]``, without scaling.
 
-    Sizes of feature maps are in elements, sizes of weights in bytes. ``n_w_left`` is the size of the weights of this layer and
-    all later ones; ``n_ops_left`` is the number of later layers.
+    Sizes of feature maps are in elements, and sizes of weights in bytes. ``n_w_left`` is the size of the weights of the layer
+    and all later ones; ``n_ops_left`` is the number of later layers.
     """
     width = ELEMENT_BYTES[precision]
     rows: list[tuple[int, ...]] = []
@@ -78,7 +79,7 @@ def node_features(network: Network, precision: Precision) -> tuple[tuple[int, ..
 def build_problem(
     network: Network, target: TierTarget, precision: Precision = "int8", *, address_spaces: bool = False
 ) -> Problem:
-    """Build the problem of placing a network's tensors in a target's tiers.
+    """Builds the problem of placing a network's tensors in a target's tiers.
 
     Parameters
     ----------
@@ -118,7 +119,7 @@ def build_problem(
     )
     return Problem(
         tiers=tuple(
-            # Converted to plain integers, since files of problems have no units.
+            # Quantities are converted to plain integers, since files of problems have no units.
             Tier(
                 name=memory.name,
                 capacity=int(memory.capacity),
@@ -141,7 +142,7 @@ IntArray = npt.NDArray[np.int64]
 
 
 def layers_ps(problem: Problem, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> IntArray:
-    """Latency of every layer in ps, ``[layers]``, for a memory map: the tiers of each layer's weights and output.
+    """``[layers]`` the latency of every layer in ps for a memory map, given by the tiers of each layer's weights and output.
 
     A layer takes the time of its computation or of its memory traffic, whichever is longer, plus its overhead.
     """
@@ -156,5 +157,5 @@ def layers_ps(problem: Problem, weight_tiers: Sequence[int], output_tiers: Seque
 
 
 def latency_ps(problem: Problem, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> int:
-    """Latency of the network in ps for a memory map: the sum of :func:`layers_ps`."""
+    """The latency of the network in ps for a memory map: the sum of :func:`layers_ps`."""
     return int(layers_ps(problem, weight_tiers, output_tiers).sum())

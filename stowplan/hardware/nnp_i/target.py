@@ -1,4 +1,5 @@
-"""Descriptions of chips with tiers of memory: tiers, speeds and overhead, from TOML files such as ``nnp-i.toml``."""
+"""Descriptions of chips with tiers of memory, for tier placement: tiers, speeds and overhead, from TOML files such as
+``nnp-i.toml``."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from stowplan.hardware.targets.toml_files import (
 FORMAT = "stowplan.tier_target"
 VERSION = 1
 
-#: Operations that only move data: they take no computation time.
+#: Operations that only move data, so that they take no computation time.
 MOVES = frozenset({"view", "reshape", "transpose", "concat", "slice", "pad", "embedding", "gather"})
 
 
@@ -29,9 +30,13 @@ class Memory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A tier of memory."""
 
     name: str
+    """Name of the tier."""
     capacity: Bytes
+    """Size of the tier."""
     bandwidth: BytesPerSecond
+    """Bandwidth of reads and writes."""
     alignment: Bytes = Bytes(1)
+    """Offsets in the tier are multiples of this, if plans have offsets."""
 
 
 class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -40,7 +45,7 @@ class Compute(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     matrix: FlopsPerSecond
     """Speed of convolutions and matrix products; a multiply-accumulate counts as two operations."""
     vector: ElementsPerSecond
-    """Speed of all other operations; the number of elements is that of inputs or of outputs, whichever is larger."""
+    """Speed of all other operations. The number of their elements is that of inputs or of outputs, whichever is larger."""
 
 
 class Overhead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -51,14 +56,18 @@ class Overhead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A chip for tier placement. Construction raises InputError if it has no precision."""
+    """A chip for tier placement. Construction raises InputError if it has speeds for no precision."""
 
     name: str
+    """Name of the target."""
     description: str
+    """A description in a line, for people."""
     tiers: tuple[Memory, ...]
     """Tiers of memory, the slowest one first."""
     compute: dict[Precision, Compute]
+    """Computation speeds for each precision."""
     overhead: Overhead
+    """Fixed parts of durations."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -68,18 +77,18 @@ class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     @property
     def precisions(self) -> tuple[Precision, ...]:
-        """Precisions that the target has speeds for, the narrowest one first."""
+        """The precisions for which the target has speeds, the narrowest one first."""
         return tuple(precision for precision in get_args(Precision) if precision in self.compute)
 
     def speed(self, precision: Precision) -> Compute:
-        """Speeds in a precision; raises InputError if the target has none."""
+        """The speeds in a precision; raises InputError if the target has none."""
         if precision not in self.compute:
             known = ", ".join(self.precisions)
             raise InputError(f"found precision {precision!r}, expected one of {known} (of target {self.name})")
         return self.compute[precision]
 
     def compute_ps(self, layer: Layer, precision: Precision) -> int:
-        """Computation time of a layer in ps, without memory traffic."""
+        """The computation time of a layer in ps, without memory traffic; raises InputError if the precision has no speeds."""
         speed = self.speed(precision)
         if layer.macs:
             return duration_ps(2 * layer.macs, speed.matrix)

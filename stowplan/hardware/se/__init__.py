@@ -1,6 +1,7 @@
 """The Streaming Engine and other arrays of tiles: descriptions of machines, the tables that program them, and a simulator.
 
-Each file imports only files that are listed before it:
+A *tile* is a processing element of a coarse-grained reconfigurable array (CGRA). Each module imports only modules that are
+listed before it:
 
 - ``configuration``: the tables that program the tiles
 - ``reference``: results of a loop body's graph, computed in NumPy for comparison with the simulator

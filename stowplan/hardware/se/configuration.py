@@ -1,8 +1,12 @@
 """The tables that program the tiles of a machine, as JSON and as text for people.
 
 Each tile has an *instruction RAM* with its instructions, a *spoke RAM* with an entry for each slot of the schedule, and a
-memory for variables and for values from other tiles. Tiles send values over links, which take a fixed number of clocks, or over
-the *asynchronous fabric*, which writes them to the memory of another tile after a number of clocks that may vary.
+memory for variables and for values from other tiles. A *slot* is a clock modulo the initiation interval. Tiles send values over
+links, which take a fixed number of clocks, or over the *asynchronous fabric*, which writes them to the memory of another tile
+after a number of clocks that may vary.
+
+A *synchronous flow* is a set of instructions that run in lockstep. A *thread* is one iteration of a flow. A *launch* is the
+start of a thread.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.tables import text_table
 
+#: Names of inputs that are no links; :class:`Input` and :class:`Spoke` explain them.
 FEEDBACK, BASE, MEMORY, CONSTANT, RECEIVED = "feedback", "base", "memory", "constant", "received"
 
 
@@ -30,7 +35,7 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     delay: int = 0
     """Clocks for which the value is delayed after it arrived at the port."""
     skip: int = 0
-    """Number of first iterations in which the operand is ``initial``, because the value is from an earlier iteration."""
+    """Number of the first iterations in which the operand is ``initial``, because the value is that of an earlier iteration."""
     initial: float = 0.0
     """Value of the operand in the first ``skip`` iterations."""
     address: int = 0
@@ -38,8 +43,8 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     constant: float = 0.0
     """Value of the operand for the port ``constant``."""
     is_counted: bool = False
-    """Whether the operand is the value of ``skip`` threads ago, whenever it arrived; else it is the one that arrived ``delay``
-    clocks ago."""
+    """Whether the operand is the value of ``skip`` threads ago, whenever it arrived; otherwise it is the value that arrived
+    ``delay`` clocks ago."""
 
 
 class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -49,6 +54,7 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """
 
     tile: int
+    """Number of the tile."""
     address: int
     """First word."""
     words: int
@@ -58,17 +64,16 @@ class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A synchronous flow: instructions that run in lockstep. A *thread* is one iteration of a flow.
-
-    Threads are launched in order, each at clock ``launch`` plus a multiple of the initiation interval.
-    """
+    """A synchronous flow, whose threads are launched in order, each at clock ``launch`` plus a multiple of the initiation
+    interval."""
 
     launch: int
     """Clock of the first launch at nominal latencies."""
     needs: tuple[Words, ...] = ()
     """Values from the asynchronous fabric that must have arrived before a thread is launched."""
     fills: tuple[Words, ...] = ()
-    """Words to which its threads send values over the asynchronous fabric; one must be free before a thread is launched."""
+    """Words to which its threads send values over the asynchronous fabric. The word of a thread must be free before the thread
+    is launched."""
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -77,6 +82,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     id: str
     """Name of the instruction."""
     op: str
+    """Its operation (:mod:`stowplan.hardware.se.reference`)."""
     source_op: str | None = None
     """Name of the operation in the original graph; None if it is ``op``."""
     inputs: tuple[Input, ...]
@@ -93,11 +99,13 @@ class Forward(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     """A route of a value through a tile: a value that arrives at ``input`` leaves at ``outputs`` in the same clock."""
 
     input: str
+    """Name of the link on which the value arrives, or ``feedback``."""
     outputs: tuple[str, ...]
+    """Names of the links on which it leaves."""
 
 
 class Spoke(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """One entry of a spoke RAM: what the tile does in one slot, that is, in all clocks that are equal modulo the interval."""
+    """One entry of a spoke RAM: the actions of the tile in one slot."""
 
     instruction: int | None = None
     """Number of the entry in the instruction RAM; None for no instruction."""
@@ -106,9 +114,9 @@ class Spoke(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     delay: int = 0
     """Clocks for which the message is delayed; for ``base``, the clock of the instruction's first issue."""
     flow: int | None = None
-    """For ``base``, number of the flow whose threads start the instruction."""
+    """For ``base``, the number of the flow whose threads start the instruction."""
     outputs: tuple[str, ...] = ()
-    """Links on which the result leaves when it comes out of the pipeline."""
+    """Names of the links on which the result leaves when it comes out of the pipeline."""
     forwards: tuple[Forward, ...] = ()
     """Values that pass through the tile."""
 
@@ -117,6 +125,7 @@ class Held(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """A variable in a tile's memory."""
 
     variable: str
+    """Name of the variable."""
     address: int
     """First word."""
     words: int
@@ -133,37 +142,45 @@ class Received(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     words: int
     """Number of words."""
     reads: tuple[int, ...]
-    """For each operand that reads the value, the number of iterations after which it does; after the last read, the word is
-    free."""
+    """For each operand that reads the value, the number of iterations between the production and the read. After the last read,
+    the word is free."""
 
 
 class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All tables of one tile."""
 
     tile: int
+    """Number of the tile."""
     instructions: tuple[Entry, ...]
+    """The instruction RAM."""
     spokes: tuple[Spoke, ...]
-    """[ii] the entry of each slot."""
+    """[ii] The spoke RAM: the entry of each slot."""
     memory: tuple[Held, ...]
+    """The variables in the tile's memory."""
     received: tuple[Received, ...] = ()
+    """The values from the asynchronous fabric in the tile's memory."""
 
 
 class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All tables that program a machine to run a loop body."""
 
     name: str
+    """Name of the loop body, for people."""
     machine: Machine
+    """The machine."""
     ii: int
     """Initiation interval, in clocks."""
     latency: int
     """Clocks from the start of an iteration to its last result, at nominal latencies."""
     tiles: tuple[Tile, ...]
+    """The tables of each tile."""
     flows: tuple[Flow, ...] = ()
+    """The synchronous flows."""
     format: str = "stowplan.modulo_scheduling.configuration"
     version: int = 1
 
     def table(self) -> str:
-        """The tables as text for people, with a line for each slot of a tile that has an instruction or passes values on."""
+        """The tables as text for people, with a line for each slot of a tile that has an instruction or forwards values."""
         lines = [f"{self.name or 'loop'} on {self.machine.name}: II {self.ii}, latency {self.latency} clocks"]
         rows = []
         for tile in self.tiles:
@@ -185,7 +202,7 @@ class Configuration(Document, frozen=True, forbid_unknown_fields=True, kw_only=T
 
 
 def _sent(entry: Entry) -> list[str]:
-    """Texts for the values that an instruction sends over the asynchronous fabric."""
+    """Texts that describe the values that an instruction sends over the asynchronous fabric."""
     words = "" if entry.sends is None else f"tile {entry.sends.tile} memory"
     if entry.interface is None:
         return [f"to {words}"] if words else []
@@ -193,7 +210,7 @@ def _sent(entry: Entry) -> list[str]:
 
 
 def _describe(source: Input, tile: Tile) -> str:
-    """Text for the source of an operand."""
+    """Text that describes the source of an operand."""
     if source.port == CONSTANT:
         return f"{source.constant:g}"
     if source.port == MEMORY:
@@ -205,7 +222,7 @@ def _describe(source: Input, tile: Tile) -> str:
 
 
 def configure(problem: Problem, plan: Plan) -> Configuration:
-    """Create the tables that program a machine according to a valid plan."""
+    """Creates the tables that program a machine according to a valid plan."""
     machine, ii, flow = problem.machine, plan.ii, problem.flows
     names = [link.name for link in machine.links]
     words = _received(problem, plan)
@@ -334,7 +351,7 @@ def _received(problem: Problem, plan: Plan) -> dict[int, Words]:
 
 
 def _flows(problem: Problem, plan: Plan, words: Mapping[int, Words]) -> tuple[Flow, ...]:
-    """The flows: their launches, and the words through which they exchange values."""
+    """The flows, with the clocks of their first launches and the words through which they exchange values."""
     flow, launch = problem.flows, _launches(problem, plan)
     needs: dict[int, dict[Words, None]] = defaultdict(dict)
     fills: dict[int, list[Words]] = defaultdict(list)
@@ -347,7 +364,7 @@ def _flows(problem: Problem, plan: Plan, words: Mapping[int, Words]) -> tuple[Fl
 
 
 def _memory(problem: Problem, numbers: list[int]) -> list[Held]:
-    """Addresses of the variables that these instructions use, one after the other."""
+    """The variables that these instructions use, at consecutive addresses."""
     words = {variable.id: variable.words for variable in problem.variables}
     names = dict.fromkeys(name for number in numbers for name in problem.instructions[number].variables)
     placed, address = [], 0

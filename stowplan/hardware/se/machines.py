@@ -1,4 +1,8 @@
-"""Machines by name, and functions that describe the Streaming Engine and grids of any size."""
+"""Machines by name, and functions that describe the Streaming Engine, grids of any size, and arrays of other mappers.
+
+A machine (:class:`~stowplan.models.modulo_scheduling.machine.Machine`) is a grid of equal tiles with links between them. A
+*mapper* is a compiler for such arrays.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from stowplan.models.modulo_scheduling.machine import AsynchronousFabric, Interf
 
 
 def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
-    """Describe the Streaming Engine: a column of tiles with links to the tiles one and two positions above and below.
+    """Describes the Streaming Engine: a column of tiles with links to the tiles one and two positions above and below.
 
     Source: "Reinforcement learning approach for mapping applications to dataflow-based coarse-grained reconfigurable array"
-    (arXiv 2205.13675), section 2. The depths of instruction and spoke RAM and the latencies of the asynchronous fabric are not
-    stated there.
+    (arXiv 2205.13675), section 2. The paper does not state the depths of instruction and spoke RAM, nor the latencies of the
+    asynchronous fabric; those of the machine are assumptions.
 
     Parameters
     ----------
@@ -39,9 +43,9 @@ def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
 
 
 def grid(rows: int, columns: int, *, wraps: bool = False, latency: int = 1, clocks: int = 0) -> Machine:
-    """Describe a grid in which each tile has links to its four neighbours: a mesh, or, with ``wraps``, a torus.
+    """Describes a grid in which each tile has links to its four neighbours: a mesh, or, with ``wraps``, a torus.
 
-    By default, a result is in a register that the neighbours read in the next clock, as most CGRA mappers in the literature
+    By default, a result is in a register that the neighbours can read in the next clock, as most CGRA mappers in the literature
     assume.
 
     Parameters
@@ -66,7 +70,8 @@ def grid(rows: int, columns: int, *, wraps: bool = False, latency: int = 1, cloc
 
 
 def satmapit(rows: int, columns: int) -> Machine:
-    """Describe the torus that SAT-MapIt maps to: a neighbour reads the last result of a tile, later ones only the tile itself.
+    """Describes the torus for which SAT-MapIt maps: neighbours can read only the last result of a tile, and the tile itself can
+    also read earlier results.
 
     Source: the constraints of SAT-MapIt's code (github.com/CristianTirelli/SAT-MapIt-Lite), and Tirelli et al., "SAT-MapIt: A
     SAT-based Modulo Scheduling Mapper for Coarse Grain Reconfigurable Architectures" (DATE 2023). The mapper itself does not
@@ -79,8 +84,9 @@ def satmapit(rows: int, columns: int) -> Machine:
 def _morpher(name: str, hops: int) -> Machine:
     """A 4 x 4 grid of Morpher in which a value crosses up to ``hops`` tiles in a clock, with memory in the first column.
 
-    A link leads to every tile and takes the clocks of its distance; the first of them is that in which the value is read. The
-    wires that two values would share on their ways are left out, and so are the registers in which they wait.
+    Every tile has a link to every other tile, which takes as many clocks as the distance requires; the first of them is the
+    clock in which the value is read. Wires that two values would share on their routes are not modelled, and neither are the
+    registers in which values wait.
     """
     side = range(-3, 4)
     links = tuple(
@@ -94,7 +100,7 @@ def _morpher(name: str, hops: int) -> Machine:
 
 
 def adres() -> Machine:
-    """Describe the 4 x 4 mesh of Morpher's ``stdnoc.json``, which follows ADRES: a value crosses one tile in a clock.
+    """Describes the 4 x 4 mesh of Morpher's ``stdnoc.json``, which follows ADRES: a value crosses one tile in a clock.
 
     Source: github.com/ecolab-nus/Morpher_CGRA_Mapper, ``json_arch/stdnoc.json``.
     """
@@ -102,7 +108,7 @@ def adres() -> Machine:
 
 
 def hycube() -> Machine:
-    """Describe the 4 x 4 HyCUBE of Morpher's ``hycube_original.json``: a value crosses up to four tiles in a clock.
+    """Describes the 4 x 4 HyCUBE of Morpher's ``hycube_original.json``: a value crosses up to four tiles in a clock.
 
     Source: github.com/ecolab-nus/Morpher_CGRA_Mapper; Karunaratne et al., "HyCUBE: A CGRA with Reconfigurable Single-cycle
     Multi-hop Interconnect" (DAC 2017).
@@ -113,6 +119,7 @@ def hycube() -> Machine:
 #: Numbers of rows of the square grids that have names.
 _SIDES = (2, 3, 4, 5)
 
+#: Functions that describe the machines of this package, by their short names.
 _NAMED: dict[str, Callable[[], Machine]] = {
     "se": streaming_engine,
     "se-latency-4": partial(streaming_engine, latency=4),
@@ -123,7 +130,7 @@ _NAMED: dict[str, Callable[[], Machine]] = {
     "hycube-4x4": hycube,
 }
 
-#: Long names of machines, which are accepted as input everywhere; the package writes the short ones only.
+#: Long names of machines, which are accepted as input everywhere, with the short names, which are the only ones in output.
 _LONG_NAMES = {"streaming-engine": "se", "streaming-engine-latency-4": "se-latency-4"}
 
 
@@ -134,32 +141,37 @@ _FILES = TargetFiles(
 machine_names = _FILES.names
 
 
-#: Machines of other mappers, with what is special about them.
+#: Descriptions of machines of other mappers.
 _FOREIGN = {
-    "adres-4x4": "mesh of Morpher after ADRES: one tile in a clock, loads and stores in the first column",
-    "hycube-4x4": "HyCUBE of Morpher: up to four tiles in a clock, loads and stores in the first column",
+    "adres-4x4": "mesh of the mapper Morpher, after ADRES: a value crosses one tile per clock; loads and stores are in the "
+    "first column",
+    "hycube-4x4": "HyCUBE of the mapper Morpher: a value crosses up to four tiles per clock; loads and stores are in the "
+    "first column",
 }
 
 
 def is_machine_name(name: str) -> bool:
-    """Whether this is the short or long name of a machine in the package."""
+    """Whether this is the short or long name of a machine of this package."""
     return name in _NAMED or name in _LONG_NAMES
 
 
 def describe_machine(name: str) -> str:
-    """A short description of a machine in the package, by its short name, for lists of machines."""
+    """A short description of the machine of this package with this short name, for lists of machines."""
     long = next((long_name for long_name, short in _LONG_NAMES.items() if short == name), None)
     if long is not None:
-        return f"Streaming Engine (also {long})"
+        return f"Streaming Engine (also {long}): a column of tiles with links to the tiles one and two positions away"
     if name in _FOREIGN:
         return _FOREIGN[name]
     if name.startswith("satmapit"):
-        return "torus of SAT-MapIt: neighbours read the last result of a tile only"
-    return f"each tile reaches its four neighbours{', over the edges too' if name.startswith('torus') else ''}"
+        return "torus of the mapper SAT-MapIt: a tile reads only the last result of each neighbour"
+    across = ", also across the edges of the array" if name.startswith("torus") else ""
+    return f"each tile has links to its four neighbours{across}"
 
 
 def load_machine(name_or_path: str | Path) -> Machine:
-    """Load the machine with this name, or from a TOML or JSON file with this path, which has the fields of ``Machine``.
+    """Loads the machine with this short or long name, or from a TOML or JSON file with this path.
+
+    The file has the fields of :class:`~stowplan.models.modulo_scheduling.machine.Machine`.
 
     Raises
     ------

@@ -1,9 +1,10 @@
 """Computes the results of a loop body in NumPy, iteration by iteration, for comparison with the simulator.
 
-Arithmetic operations compute what their names say, if they have all operands. Graphs of other tools may omit constants, and may
-not tell which operand is the address, the predicate or the value. Operations with missing operands, loads, stores and similar
-operations, and generic operations, of which only the name is known, are therefore *opaque*: each is an arbitrary but fixed
-function of all its operands and their order. If the simulator uses a wrong value anywhere, the results still differ.
+Arithmetic operations compute the function that their names say, if they have all operands. Graphs of other tools may omit
+constants, and may not say which operand is the address, the predicate or the value. Operations with missing operands, loads,
+stores and similar operations, and *generic* operations, of which only the name is known, are therefore *opaque*: each is an
+arbitrary but fixed function of all its operands and their order. The results still differ if the simulator uses a wrong value
+anywhere.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ Lanes: TypeAlias = npt.NDArray[Any]
 
 
 def _as_int32(values: Lanes) -> npt.NDArray[np.int64]:
-    """Values rounded to integers and wrapped to 32 bits, as in hardware."""
+    """The values, rounded to integers and wrapped to 32 bits, as in hardware."""
     return np.asarray(np.remainder(np.rint(np.real(values)), 2.0**32), np.int64)
 
 
 def _quotient(dividend: Lanes, divisor: Lanes) -> Lanes:
-    """Quotient of two values, where a divisor of 0 counts as 1."""
+    """The quotient of two values; a divisor of 0 counts as 1."""
     return np.divide(dividend, np.where(divisor == 0, 1.0, divisor))
 
 
-#: (number of operands, function) of the operations that are not opaque.
+#: The operations that are not opaque, each with its number of operands and its function.
 _EXACT: dict[str, tuple[int, Callable[..., Any]]] = {
     "add": (2, lambda a, b: a + b),
     "sub": (2, lambda a, b: a - b),
@@ -55,7 +56,7 @@ _EXACT: dict[str, tuple[int, Callable[..., Any]]] = {
     "select": (3, lambda a, b, c: np.where(a != 0, b, c)),
 }
 
-#: Operations that bring data from outside the loop body: another value in each iteration, or always the same one.
+#: Operations that bring data from outside the loop body: a new value in each iteration, or the same value in all iterations.
 STREAMED = ("load", "input")
 INVARIANT = ("parameter", "constant")
 
@@ -67,18 +68,18 @@ OPERATIONS = (*_EXACT, *_OPAQUE)
 
 
 def generic_operation(name: str) -> str:
-    """Name of the generic operation for an operation of which only the name is known."""
+    """The name of the generic operation for an operation of which only the name is known."""
     return f"{GENERIC}{name}"
 
 
 def compute(op: str, operands: Sequence[Lanes], lanes: int) -> Lanes:
-    """Result of an operation, which may be generic; operands and result have shape ``[lanes]``."""
+    """The result of an operation, which may be generic; operands and result have shape ``[lanes]``."""
     exact = _EXACT.get(op)
     with np.errstate(all="ignore"):
         if exact is not None and exact[0] == len(operands):
             return np.asarray(exact[1](*operands))
-        # Each operand has a different function, so that exchanged operands change the result. Results are bounded, so that
-        # recurrences stay finite.
+        # Each operand has a different function, so that an exchange of operands changes the result. Results are bounded, so
+        # that recurrences stay finite.
         phase = _phase(op) + np.arange(lanes)
         total: Lanes = np.cos(phase)
         for place, operand in enumerate(operands):
@@ -92,7 +93,10 @@ def _phase(op: str) -> float:
 
 
 def make_data(problem: Problem, iterations: int, lanes: int = 4, seed: int = 0) -> dict[str, Lanes]:
-    """Random data for all variables: shape ``[iterations, lanes]`` for variables that stream, ``[lanes]`` for others."""
+    """Random data for all variables, by id.
+
+    The shape is ``[iterations, lanes]`` for variables that have a new value in each iteration, and ``[lanes]`` for others.
+    """
     generator = np.random.default_rng(seed)
     return {
         variable.id: generator.uniform(-2.0, 2.0, (iterations, lanes) if variable.streams else lanes)
@@ -101,9 +105,12 @@ def make_data(problem: Problem, iterations: int, lanes: int = 4, seed: int = 0) 
 
 
 def check_data(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> int:
-    """Check data for all variables; returns the number of lanes.
+    """Checks data for all variables, and returns the number of lanes.
 
-    Raises UsageError if a variable has no data, or data of a wrong shape.
+    Raises
+    ------
+    UsageError
+        A variable has no data, or data of a wrong shape.
     """
     lanes = {np.shape(values)[-1] for values in data.values() if np.ndim(values)} or {1}
     if len(lanes) != 1:
@@ -119,7 +126,7 @@ def check_data(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> 
 
 
 def run_graph(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> dict[str, list[Lanes]]:
-    """Compute the loop body of a problem.
+    """Computes the loop body of a problem.
 
     Parameters
     ----------
@@ -133,7 +140,12 @@ def run_graph(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> d
     Returns
     -------
     dict
-        For every instruction, by its id: its results, of shape ``[lanes]``, in all iterations.
+        For every instruction, by its id, its results in all iterations, each of shape ``[lanes]``.
+
+    Raises
+    ------
+    UsageError
+        A variable has no data, or data of a wrong shape.
     """
     lanes = check_data(problem, data, iterations)
     streams = {variable.id: variable.streams for variable in problem.variables}
@@ -160,7 +172,7 @@ def run_graph(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> d
 
 
 def _order(problem: Problem) -> list[int]:
-    """Numbers of the instructions, each after those whose results it reads in the same iteration."""
+    """The numbers of the instructions, each after those whose results it reads in the same iteration."""
     needs = {
         number: [
             problem.number[name] for operand in instruction.operands if (name := operand.instruction) and not operand.distance

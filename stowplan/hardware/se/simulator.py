@@ -1,9 +1,9 @@
 """Simulates configured tiles clock by clock, with numbers. The simulation uses the tables only, not the problem or the plan.
 
-Values are messages. In each clock, a tile reads one entry of its spoke RAM, and issues the entry's instruction if there is a
-message at the instruction's master input. The asynchronous fabric writes messages to tile memories; flows wait for these
-messages before they launch the next thread (iteration). Errors in the tables result in a missing message, two values on one
-link in the same clock, or a wrong number.
+The tables and their terms are those of :mod:`stowplan.hardware.se.configuration`. Values are messages. In each clock, a tile
+reads one entry of its spoke RAM, and issues the instruction of the entry if there is a message at the instruction's master
+input. The asynchronous fabric writes messages to tile memories; a flow waits for these messages before it launches its next
+thread. An error in the tables results in a missing message, two values on one link in the same clock, or a wrong number.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Fabric:
     iterations
         Number of iterations. Values that only later iterations would read are not sent.
     clocks_of
-        Function of a message's nominal clocks that returns the clocks it actually takes; None for the nominal ones.
+        A function from the nominal clocks of a message to the clocks that it actually takes; None if these are equal.
     """
 
     def __init__(self, configuration: Configuration, iterations: int, clocks_of: Callable[[int], int] | None):
@@ -61,15 +61,19 @@ class Fabric:
         self._reads = {(tile.tile, value.address): value.reads for tile in configuration.tiles for value in tile.received}
         self._words = {(tile.tile, value.address): value.words for tile in configuration.tiles for value in tile.received}
         self._in_flight: dict[int, list[Callable[[], None]]] = defaultdict(list)
+        """Functions that deliver the messages in flight, by the clock of arrival."""
         self._requests: Counter[tuple[int, str]] = Counter()
+        """Number of requests in each clock to each memory interface."""
         self._holder: dict[_Word, int] = {}
         """Iteration for which each word in use is reserved."""
         self._value: dict[tuple[int, int, int], Lanes] = {}
         """Values that have arrived, by tile, address and iteration."""
         self._reads_left: dict[tuple[int, int, int], int] = {}
+        """Number of reads that are still to come of each value, by tile, address and iteration."""
         self.answers: dict[str, dict[int, Lanes]] = {
             entry.id: {} for tile in configuration.tiles for entry in tile.instructions if entry.interface is not None
         }
+        """Answers to the requests of each instruction that accesses memory, by its id and the thread."""
 
     @property
     def is_busy(self) -> bool:
@@ -77,14 +81,20 @@ class Fabric:
         return bool(self._in_flight)
 
     def send(self, clock: int, words: Words, value: Lanes, thread: int) -> None:
-        """Send a result to the memory of another tile, unless no iteration will read it."""
+        """Sends a result to the memory of another tile, unless no iteration will read it."""
         if not self._readers(words, thread):
             return
         arrives = clock + self._clocks_of(self._latency)
         self._in_flight[arrives].append(lambda: self._write(arrives, words, value, thread))
 
     def ask(self, clock: int, tile: int, entry: Entry, value: Lanes, thread: int) -> None:
-        """Send a request to memory, which answers with ``value``; raises VerificationError if no port is free."""
+        """Sends a request to memory, which answers with ``value``.
+
+        Raises
+        ------
+        VerificationError
+            The memory interface does not serve the tile, or no port of it is free.
+        """
         interface = self._interfaces.get(entry.interface or "")
         if interface is None or (interface.tiles is not None and tile not in interface.tiles):
             raise VerificationError(f"clock {clock}: {entry.id} asks {entry.interface}, which does not serve tile {tile}")
@@ -101,39 +111,46 @@ class Fabric:
         self._in_flight[arrives].append(answer)
 
     def deliver(self, clock: int) -> bool:
-        """Deliver the messages that arrive in this clock; returns whether there were any."""
+        """Delivers the messages that arrive in this clock; returns whether there were any."""
         arrived = self._in_flight.pop(clock, [])
         for message in arrived:
             message()
         return bool(arrived)
 
     def _write(self, clock: int, words: Words, value: Lanes, thread: int) -> None:
+        """Writes a value to its word; raises VerificationError if the word is not reserved for the thread."""
         word = words.tile, words.address, thread % words.words
         if self._holder.get(word) != thread or (words.tile, words.address, thread) in self._value:
             raise VerificationError(f"clock {clock}: no word of tile {words.tile} is kept for what arrives at {words.address}")
         self._value[words.tile, words.address, thread] = value
 
     def _readers(self, words: Words, thread: int) -> int:
-        """Number of operands that will read the value of a thread."""
+        """The number of operands that will read the value of a thread."""
         return sum(thread + skip < self._iterations for skip in self._reads[words.tile, words.address])
 
     def reserve(self, words: Words, thread: int) -> None:
-        """Reserve a word for the value that a thread will send."""
+        """Reserves a word for the value that a thread will send, unless no iteration will read it."""
         readers = self._readers(words, thread)
         if readers:
             self._holder[words.tile, words.address, thread % words.words] = thread
             self._reads_left[words.tile, words.address, thread] = readers
 
     def is_free(self, words: Words, thread: int) -> bool:
-        """Whether the word for a thread's value is free."""
+        """Whether the word for the value of a thread is free, or is not needed."""
         return not self._readers(words, thread) or (words.tile, words.address, thread % words.words) not in self._holder
 
     def is_there(self, words: Words, thread: int) -> bool:
-        """Whether the value that a thread needs has arrived."""
+        """Whether the value that a thread needs has arrived, or the thread uses an initial value instead."""
         return thread < words.skip or (words.tile, words.address, thread - words.skip) in self._value
 
     def read(self, clock: int, tile: int, address: int, thread: int, who: str) -> Lanes:
-        """Read a value in tile memory; the last read frees its word. Raises VerificationError if it has not arrived."""
+        """Reads a value in tile memory; the last read frees its word.
+
+        Raises
+        ------
+        VerificationError
+            The value has not arrived; the message names the instruction ``who``.
+        """
         key = tile, address, thread
         if key not in self._value:
             raise VerificationError(f"clock {clock}: {who} on tile {tile} finds nothing at address {address}")
@@ -145,10 +162,10 @@ class Fabric:
 
 
 class Launches:
-    """Launches of a flow's threads, in order.
+    """Launches the threads of a flow in order.
 
-    A thread is launched at the flow's launch clock plus a multiple of the interval, as soon as the values that it needs have
-    arrived and the words that it fills are free.
+    A thread is launched at the launch clock of the flow plus a multiple of the initiation interval, as soon as the values that
+    it needs have arrived and the words that it fills are free.
     """
 
     def __init__(self, flow: Flow, ii: int, iterations: int, fabric: Fabric):
@@ -157,7 +174,7 @@ class Launches:
         self._clocks: set[int] = set()
 
     def launch(self, clock: int) -> bool:
-        """Launch the next thread if possible in this clock; returns whether it was launched."""
+        """Launches the next thread if that is possible in this clock; returns whether it was launched."""
         flow, thread = self._flow, self._threads
         if thread == self._iterations or clock < flow.launch or (clock - flow.launch) % self._ii:
             return False
@@ -181,7 +198,7 @@ class Run:
     """Result of a simulation."""
 
     values: dict[str, list[Lanes]]
-    """For each instruction, by its id: its results in all iterations, each of shape ``[lanes]``."""
+    """For each instruction, by its id, its results in all iterations, each of shape ``[lanes]``."""
     clocks: int
     """Clock of the last result."""
 
@@ -193,25 +210,25 @@ def simulate(
     *,
     clocks_of: Callable[[int], int] | None = None,
 ) -> Run:
-    """Simulate a configured machine.
+    """Simulates a configured machine.
 
     Parameters
     ----------
     configuration
         Tables of all tiles.
     data
-        Content of every variable: ``[iterations, lanes]`` if each iteration reads another value, else ``[lanes]``.
+        Content of every variable: ``[iterations, lanes]`` if each iteration reads a new value, otherwise ``[lanes]``.
     iterations
-        Number of iterations to run.
+        Number of iterations that run.
     clocks_of
-        Function of the nominal clocks of a message over the asynchronous fabric that returns the clocks it actually takes; None
-        for the nominal ones.
+        A function from the nominal clocks of a message over the asynchronous fabric to the clocks that it actually takes; None
+        if these are equal.
 
     Raises
     ------
     VerificationError
-        Two values are on one link in the same clock, a memory interface has more requests than ports, an operand or a free word
-        is missing, or the iterations never end.
+        Two values are on one link in the same clock, a memory interface has more requests than ports, an operand or a reserved
+        word is missing, or the iterations never end.
     """
     lanes = max((np.shape(values)[-1] for values in data.values()), default=1)
     fabric = Fabric(configuration, iterations, clocks_of)
@@ -223,7 +240,7 @@ def simulate(
     while done < result_count or fabric.is_busy:
         if clock > last_change + patience and not fabric.is_busy:
             raise VerificationError(f"after {clock} clocks {done} of {result_count} results are there, and no more will come")
-        # First, results leave the pipelines. Then values move over links until nothing changes, since links may take 0 clocks.
+        # First, results leave the pipelines. Then values move over links until none moves, since links may take 0 clocks.
         for tile in tiles:
             finished = tile.finish(clock)
             done += finished
@@ -245,7 +262,13 @@ def simulate(
 
 
 def _deliver(tile: _Running, tiles: list[_Running], configuration: Configuration, clock: int) -> bool:
-    """Move the new values on a tile's outputs over their links; returns whether there were any."""
+    """Moves the new values on a tile's outputs over their links; returns whether there were any.
+
+    Raises
+    ------
+    VerificationError
+        Two values are on one link, or a link leads out of the grid.
+    """
     machine = configuration.machine
     names = [link.name for link in machine.links]
     sent = tile.drive(clock)
@@ -260,7 +283,7 @@ def _deliver(tile: _Running, tiles: list[_Running], configuration: Configuration
 
 @dataclass
 class _Running:
-    """State of one tile in a simulation. Ports keep all arrived values by clock, so that later clocks can read them."""
+    """The state of one tile in a simulation. It stores all values that arrive at a port by clock, for reads in later clocks."""
 
     tables: Tile
     configuration: Configuration
@@ -271,20 +294,25 @@ class _Running:
     results: dict[str, dict[int, Lanes]] = field(default_factory=dict)
     """Results of every instruction that does not access memory, by thread."""
     arrived: dict[str, dict[int, Lanes]] = field(default_factory=lambda: defaultdict(dict))
+    """Values that arrived at each port, by clock."""
     driven: dict[tuple[int, str], str] = field(default_factory=dict)
+    """The source of the value on each output in each clock, in words."""
 
     def __post_init__(self) -> None:
         self.number = self.tables.tile
         self._pipeline: dict[int, tuple[Entry, Spoke, Lanes, int]] = {}
+        """The instruction, spoke entry, result and thread that leave the pipeline, by clock."""
         self._issued: dict[str, int] = defaultdict(int)
+        """Number of issues of each instruction."""
         self._arrivals: dict[tuple[str, int], list[Lanes]] = defaultdict(list)
-        """Values that arrived at a port, by slot of arrival: one for each thread of the producer, in order."""
+        """Values that arrived at each port in each slot: one for each thread of the producer, in order."""
         self.results = {entry.id: {} for entry in self.tables.instructions if entry.interface is None}
         self._at_address = {entry.address: entry.variable for entry in self.tables.memory}
         self._outputs: list[tuple[str, Lanes, str]] = []
+        """New values on outputs that have not moved yet: the output, the value, and its source in words."""
 
     def finish(self, clock: int) -> int:
-        """Take a result out of the pipeline and send it; returns the number of results, 0 or 1."""
+        """Takes a result out of the pipeline and sends it; returns the number of results, 0 or 1."""
         if clock not in self._pipeline:
             return 0
         entry, spoke, value, thread = self._pipeline.pop(clock)
@@ -299,13 +327,19 @@ class _Running:
         return 1
 
     def arrive(self, port: str, clock: int, value: Lanes) -> None:
-        """Receive a value at a port."""
+        """Receives a value at a port."""
         if clock not in self.arrived[port]:
             self._arrivals[port, clock % self.configuration.ii].append(value)
         self.arrived[port][clock] = value
 
     def drive(self, clock: int) -> list[tuple[str, Lanes]]:
-        """New values on outputs in this clock: a result from the pipeline, and values that pass through."""
+        """Returns the new values on outputs in this clock: a result from the pipeline, and values that pass through.
+
+        Raises
+        ------
+        VerificationError
+            Two values are on one output.
+        """
         spoke = self.tables.spokes[clock % self.configuration.ii]
         for forward in spoke.forwards:
             value = self.arrived[forward.input].get(clock)
@@ -323,16 +357,22 @@ class _Running:
         return sent
 
     def issue(self, clock: int) -> None:
-        """Issue the instruction of this slot if there is a message at its master input."""
+        """Issues the instruction of this slot if there is a message at its master input.
+
+        Raises
+        ------
+        VerificationError
+            An operand is missing, or two results would leave the pipeline in the same clock.
+        """
         spoke = self.tables.spokes[clock % self.configuration.ii]
         if spoke.instruction is None:
             return
         entry = self.tables.instructions[spoke.instruction]
         if spoke.master == BASE:
-            awake = spoke.flow is not None and self.flows[spoke.flow].is_due(clock - spoke.delay)
+            is_started = spoke.flow is not None and self.flows[spoke.flow].is_due(clock - spoke.delay)
         else:
-            awake = clock - spoke.delay in self.arrived[spoke.master or ""]
-        if not awake:
+            is_started = clock - spoke.delay in self.arrived[spoke.master or ""]
+        if not is_started:
             return
         thread = self._issued[entry.id]
         self._issued[entry.id] += 1
@@ -344,7 +384,13 @@ class _Running:
         self._pipeline[done] = (entry, spoke, compute(entry.op, operands, self.lanes), thread)
 
     def _read(self, source: Input, clock: int, thread: int, who: str) -> Lanes:
-        """Value of an operand of a thread; raises VerificationError, naming instruction ``who``, if it is missing."""
+        """The value of an operand of a thread.
+
+        Raises
+        ------
+        VerificationError
+            The value is missing; the message names the instruction ``who``.
+        """
         if source.port == CONSTANT:
             return np.full(self.lanes, source.constant)
         if source.port == MEMORY:
@@ -375,26 +421,26 @@ def compare(
     seed: int = 0,
     wandering: bool = False,
 ) -> Run:
-    """Simulate a plan, and compare every result with that of the graph, computed in NumPy.
+    """Simulates a plan, and compares every result with that of the loop body's graph, which NumPy computes.
 
     Parameters
     ----------
     problem, plan
         A problem, and a valid plan for it.
     iterations
-        Number of iterations to run.
+        Number of iterations that run.
     data
         Content of the variables; None for random data.
     lanes, seed
-        Number of lanes, and seed, of random data.
+        Number of lanes of random data, and the seed of all random numbers.
     wandering
         Whether each message over the asynchronous fabric takes a random number of clocks, from 0 to more than four times its
-        nominal ones, depending on the seed.
+        nominal number.
 
     Returns
     -------
     Run
-        The simulation's results.
+        The results of the simulation.
 
     Raises
     ------

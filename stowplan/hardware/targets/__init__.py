@@ -29,13 +29,14 @@ CMEM, VMEM = 3, 1
 
 
 class FastMemory(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The fast memory, in which software decides what lies where."""
+    """The fast memory, in which software decides the place of each tensor."""
 
     capacity: Bytes
+    """Its size."""
     alignment: Bytes
     """Every offset is a multiple of this."""
     capacity_options: tuple[Bytes, ...] = ()
-    """Other capacities that people and benchmarks may try; other values are allowed, too."""
+    """Suggestions of other capacities, for people and benchmarks; any capacity is allowed."""
     max_preloads: int = 0
     """Largest number of program inputs that may be in fast memory when the program starts."""
 
@@ -44,18 +45,20 @@ class CopyEngine(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Hardware that copies data between slow and fast memory while the program runs."""
 
     in_bandwidth: BytesPerSecond
+    """Bandwidth of a copy to fast memory."""
     out_bandwidth: BytesPerSecond
+    """Bandwidth of a copy to slow memory."""
     channels: int
     """Largest number of copies at the same time; each has the full bandwidth."""
     latency: Picoseconds
     """Fixed part of the duration of every copy."""
 
     def in_ps(self, size: int) -> int:
-        """Time to copy ``size`` bytes into fast memory on an idle channel, ps."""
+        """Time in ps to copy ``size`` bytes to fast memory on an idle channel."""
         return self.latency + duration_ps(size, self.in_bandwidth)
 
     def out_ps(self, size: int) -> int:
-        """Time to copy ``size`` bytes out of fast memory on an idle channel, ps."""
+        """Time in ps to copy ``size`` bytes to slow memory on an idle channel."""
         return self.latency + duration_ps(size, self.out_bandwidth)
 
 
@@ -63,18 +66,24 @@ class Roofline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Parameters of the roofline model, :mod:`stowplan.hardware.costs.roofline`; bandwidths are those of one instruction."""
 
     slow_read_bandwidth: BytesPerSecond
+    """Bandwidth of reads from slow memory."""
     slow_write_bandwidth: BytesPerSecond
+    """Bandwidth of writes to slow memory."""
     fast_read_bandwidth: BytesPerSecond
+    """Bandwidth of reads from fast memory."""
     fast_write_bandwidth: BytesPerSecond
+    """Bandwidth of writes to fast memory."""
     vector_bandwidth: BytesPerSecond
     """Largest bandwidth at which a step without a matrix product can read, from both memories together."""
     compute: FlopsPerSecond
+    """Speed of convolutions and matrix products; a multiply-accumulate counts as two operations."""
     elementwise: ElementsPerSecond
+    """Speed of all other operations."""
     overhead: Picoseconds
     """Fixed part of the duration of every step."""
 
 
-#: Names of compiler settings that change XLA's memory-space assignment on some chips, and have no effect on others.
+#: Names of compiler settings (*knobs*) that change XLA's memory-space assignment on some chips, and have no effect on others.
 KnobName = Literal["order", "preload", "overlap", "eagerness", "capacity", "slices"]
 
 #: Names of compiler flags that change the program before XLA's memory-space assignment.
@@ -92,30 +101,32 @@ class XlaChip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     accelerator: str
     """Type of the accelerator, a value of ``TPU_ACCELERATOR_TYPE``."""
     fast_space: int
-    """Number n of the fast memory's memory space in layouts, ``S(n)``."""
+    """Number ``n`` of the memory space of fast memory in layouts, as in ``S(n)``."""
     steers: tuple[KnobName, ...]
-    """Settings that are known to change the memory-space assignment; the others are not tried."""
+    """Knobs that are known to change the memory-space assignment; the others are not tried."""
     flags: tuple[FlagName, ...] = ()
     """Flags that are known to change programs and may make them faster."""
     harm: bool = False
-    """Whether fast memory makes some instructions slower, so that it is worth a compile to try all data in slow memory."""
+    """Whether fast memory makes some instructions slower, so that a compilation with all data in slow memory is worth a try."""
     predictor: PredictorName | None = None
-    """Predictor of cycles that no compiled module shows; None for that of TPU v4 or v5e, depending on the fast memory."""
+    """Predictor of cycles for patterns of memories that no compiled module has; None for that of TPU v4 or v5e, depending on
+    the fast memory."""
     scoped: Bytes | None = None
     """The part of the fast memory that kernels reserve for their own data by default (XLA's scoped memory limit), on chips on
     which kernels use the same memory. The target's capacity is the remaining part."""
     config: str = ""
-    """libtpu's name of the chip's configuration, if there are several."""
+    """libtpu's name of the chip's configuration if there are several; otherwise empty."""
     copy_engines: int = 4
     """Largest number of copies at the same time. They share the bandwidth of slow memory."""
     link_bandwidth: BytesPerSecond | None = None
-    """Bandwidth of a link to a neighbouring chip, in one direction; None if unknown: then collectives cost nothing."""
+    """Bandwidth of a link to a neighbouring chip, in one direction; None if it is not known. Then collectives cost nothing."""
     host_bandwidth: BytesPerSecond = BytesPerSecond(16_000_000_000)
     """Bandwidth of the link to the host, in one direction; the default is an assumption."""
 
     @property
     def machine(self) -> str:
-        """Name of the machine under which results of compiles are stored: the topology, and the configuration if any."""
+        """Name of the machine under which results of compilations are stored: the topology, and the configuration if there is
+        one."""
         return f"{self.topology} {self.config}".rstrip()
 
 
@@ -123,11 +134,17 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """A machine with a slow and a fast memory. Construction raises InputError if a value is out of range."""
 
     name: str
+    """Name of the target."""
     description: str
+    """A description in a line, for people."""
     clock: Hertz
+    """Clock rate, by which cycles are converted to time."""
     fast_memory: FastMemory
+    """The fast memory."""
     copies: CopyEngine
+    """The hardware that copies between the memories."""
     roofline: Roofline
+    """Parameters of the roofline model."""
     stalls: Literal["forbidden", "allowed"] = "allowed"
     """Whether the program may wait for copies; the default of problems for this target."""
     cost_model: Literal["roofline", "table", "measured", "signatures"] = "roofline"
@@ -149,7 +166,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     @property
     def fast_space(self) -> int:
-        """Memory space of the fast memory in XLA's layouts; that of CMEM if XLA is not known to compile for the machine."""
+        """Number of the memory space of fast memory in XLA's layouts; that of CMEM if the target has no properties for XLA."""
         return CMEM if self.xla is None else self.xla.fast_space
 
     @property
@@ -163,7 +180,7 @@ class Target(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         return msgspec.structs.replace(self, fast_memory=msgspec.structs.replace(self.fast_memory, capacity=Bytes(capacity)))
 
     def cycles_ps(self, cycles: int) -> int:
-        """Duration of ``cycles`` clock cycles, ps."""
+        """Duration of ``cycles`` clock cycles in ps."""
         return duration_ps(cycles, self.clock)
 
 
@@ -175,7 +192,7 @@ target_names, load_target, decode_target = _FILES.names, _FILES.load, _FILES.dec
 
 
 def xla_chip(target: Target | str) -> XlaChip:
-    """Properties of a target, given itself or by name, for XLA.
+    """The properties for XLA of a target, which is given itself or by its name.
 
     Raises
     ------
@@ -192,5 +209,5 @@ def xla_chip(target: Target | str) -> XlaChip:
 
 
 def fast_space_of(target: str) -> int:
-    """Memory space of a target's fast memory in XLA's layouts; that of CMEM if there is no target with this name."""
+    """Number of the memory space of a target's fast memory in XLA's layouts; that of CMEM if there is no such target."""
     return load_target(target).fast_space if target in target_names() else CMEM

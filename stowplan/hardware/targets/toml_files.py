@@ -2,7 +2,8 @@
 
 Quantities in files have units, such as ``"64 MiB"`` or ``"1200 GB/s"``. They become integers in base units: bytes, bytes per
 second, hertz, operations per second, elements per second and picoseconds, so that costs are exact. The prefixes
-``k, M, G, T, P`` are powers of 1000, and ``Ki, Mi, Gi`` are powers of 1024.
+``k, M, G, T, P`` are powers of 1000, and ``Ki, Mi, Gi`` are powers of 1024. Target files of all kinds are read by a
+:class:`TargetFiles`, one for each class of targets.
 """
 
 from __future__ import annotations
@@ -28,18 +29,21 @@ _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 
 
 class Quantity(int):
-    """An integer number of base units that is at least ``least`` (1, or 0 in some subclasses)."""
+    """An integer number of base units. Subclasses define the units."""
 
     example: ClassVar[str]
+    """A text for error messages, such as ``64 MiB``."""
     units: ClassVar[dict[str, int]]
+    """The units that a text may have, with their sizes in base units."""
     least: ClassVar[int]
+    """The smallest number that a text may have: 1, or 0 in some subclasses."""
 
     def __init_subclass__(cls, example: str, units: dict[str, int], least: int = 1):
         cls.example, cls.units, cls.least = example, units, least
 
     @classmethod
     def parse(cls, text: object) -> Self:
-        """Read a text such as ``"64 MiB"``; raises ValueError with an example if it is no such quantity."""
+        """Reads a text such as ``"64 MiB"``; raises ValueError with an example if it is no such quantity."""
         match = _QUANTITY.fullmatch(text.strip()) if isinstance(text, str) else None
         if match is None:
             raise ValueError(f"found {text!r}, expected a number and a unit such as {cls.example!r}")
@@ -55,7 +59,7 @@ class Quantity(int):
 
 
 def _of(unit: str, prefixes: dict[str, int] = _DECIMAL) -> dict[str, int]:
-    """The unit with each prefix, and its size in units without a prefix."""
+    """The unit with each prefix, with its size in units without a prefix."""
     return {f"{prefix}{unit}": scale for prefix, scale in prefixes.items()}
 
 
@@ -84,7 +88,7 @@ class Picoseconds(Quantity, example="0.6 us", units={"ps": 1, "ns": 10**3, "us":
 
 
 def decode_hook(kind: type, value: Any) -> Any:
-    """Parse quantities for msgspec (its ``dec_hook``)."""
+    """Parses a quantity; msgspec calls this function, its ``dec_hook``, for types that it does not know."""
     if issubclass(kind, Quantity):
         return kind.parse(value)
     raise NotImplementedError(kind)
@@ -95,10 +99,10 @@ def duration_ps(amount: int, per_second: int) -> int:
     return (2 * amount * PS_PER_SECOND + per_second) // (2 * per_second)
 
 
-#: Larger files are refused. A target file has about one page.
+#: Files with more bytes are refused. A target file has about one page.
 MAX_TARGET_BYTES = 1 << 20
 
-#: Matches dotted keys with more than 32 parts. They are refused, since no target has them and the time to parse them is
+#: Matches dotted keys with more than 32 parts. They are refused, since no target has such keys and the time to parse them is
 #: quadratic.
 _DEEP_KEY = re.compile(rb"""(?<![\w.\-])(?:(?:[\w\-]{1,99}|"[^"\n]{0,99}"|'[^'\n]{0,99}')\s*\.\s*){32}""")
 
@@ -106,14 +110,15 @@ T = TypeVar("T")
 
 
 def is_path(name_or_path: str | Path) -> bool:
-    """Whether this is a path, not a name: it ends in ``.toml`` or ``.json``, or contains a path separator."""
+    """Whether this is a path and not a name: it is a :class:`~pathlib.Path`, ends in ``.toml`` or ``.json``, or contains a path
+    separator."""
     if isinstance(name_or_path, Path):
         return True
     return name_or_path.endswith((".toml", ".json")) or "/" in name_or_path or "\\" in name_or_path
 
 
 def decode_toml(data: bytes) -> dict[str, Any]:
-    """Content of a TOML file; raises InputError if it is not a valid TOML file."""
+    """The contents of a TOML file as dictionaries; raises InputError if it is not a valid TOML file."""
     if _DEEP_KEY.search(data):
         raise InputError("found a key of more than 32 parts, expected a few")
     try:
@@ -131,12 +136,18 @@ _TEMPLATES = resources.files(__name__.rpartition(".")[0]) / "templates"
 
 
 def template_kinds() -> tuple[str, ...]:
-    """Sorted names of the kinds of problems for which there is a template of a target file."""
+    """The names of the kinds of problems for which there is a template of a target file, sorted."""
     return tuple(sorted(entry.name.removesuffix(".toml") for entry in _TEMPLATES.iterdir() if entry.name.endswith(".toml")))
 
 
 def template(kind: str) -> str:
-    """Text of a target file with every field and comments, as a start for new files; raises InputError for an unknown kind."""
+    """The text of a target file with every field and comments, from which users make their own files.
+
+    Raises
+    ------
+    InputError
+        There is no template for this kind of problem.
+    """
     name = kind.replace("_", "-")
     if name not in template_kinds():
         raise InputError(f"found kind {kind!r}, expected one of {', '.join(template_kinds())}")
@@ -151,11 +162,13 @@ class TargetFiles(Generic[T]):
     """
 
     target: type[T]
+    """The class."""
     package: str
     """Name of the package whose files are known by name."""
     format_name: str | None
     """Value of the field ``format``; None for files without format and version."""
     version: int = 1
+    """Value of the field ``version``."""
     noun: str = "target"
     """Noun for such a target in messages."""
     formless: str = ""
@@ -164,13 +177,13 @@ class TargetFiles(Generic[T]):
     """Functions that build the targets that have a name but no file."""
 
     def names(self) -> tuple[str, ...]:
-        """Sorted names of the targets in the package."""
+        """The names of the targets in the package, sorted."""
         entries = resources.files(self.package).iterdir()
         shipped = (entry.name.removesuffix(".toml") for entry in entries if entry.name.endswith(".toml"))
         return tuple(sorted((*shipped, *self.builders)))
 
     def load(self, name_or_path: str | Path) -> T:
-        """Load the target with this name, or from the file with this path (:func:`is_path`).
+        """Loads the target with this name, or the target in the file with this path (:func:`is_path`).
 
         Raises
         ------
@@ -189,9 +202,12 @@ class TargetFiles(Generic[T]):
         return self.decode((resources.files(self.package) / file).read_bytes(), file)
 
     def decode(self, data: bytes, source: str | Path | None = None) -> T:
-        """Read a target from the bytes of a file, which is JSON if ``source`` ends in ``.json``, else TOML.
+        """Reads a target from the contents of a file, which is JSON if ``source`` ends in ``.json``, otherwise TOML.
 
-        Raises InputError as :meth:`load` does.
+        Raises
+        ------
+        InputError
+            The contents are not valid, as for :meth:`load`.
         """
         try:
             with naming(source):

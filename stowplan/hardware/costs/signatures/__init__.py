@@ -1,8 +1,9 @@
 """Cost model ``signatures``: a table of latencies from compiled modules, and a learned prediction for entries that it lacks.
 
-Each file imports only files that are listed before it:
+The *signature* of an instruction is a hash of everything that its time depends on besides memory. A *pattern* says which of its
+arrays are in fast memory. Each module imports only modules that are listed before it:
 
-- ``compiled``: evaluation of regression trees, compiled
+- ``compiled``: evaluation of regression trees, compiled with numba
 - ``table``: signatures of instructions, and the latency table
 - ``predictor``: predicted cycles, with intervals, for patterns of memories that no compiled module had
 - ``costs``: the cost model ``signatures``

@@ -21,9 +21,10 @@ def add_trees(
     right: NDArray[np.int32],
     value: NDArray[np.float32],
 ) -> None:
-    """Add the sum of all trees' values for each row to its entry of ``total``.
+    """Adds the sum of the values of all trees for each row to the row's entry of ``total``.
 
-    ``total`` has shape [R], ``rows`` has shape [R, columns]; the other arrays are the fields of ``Trees`` in ``predictor``.
+    ``total`` has shape [R], and ``rows``, the features, have shape [R, columns]. The other arrays are the fields of
+    :class:`~stowplan.hardware.costs.signatures.predictor.Trees`.
     """
     for root in roots:
         for row in range(len(rows)):

@@ -1,5 +1,8 @@
 """The cost model ``signatures``: cycles from a latency table, and predictions with intervals for patterns without an entry.
 
+Signatures, leaves and patterns are those of :mod:`stowplan.hardware.costs.signatures.table`. A pattern is *known* if the
+latency table has cycles for it.
+
 In a memory-mapping problem, the latency of a step is a table with a row for each subset of some of its uses. The number of
 these *distinguished* uses is at most eight. The choice of fast memory for other uses does not change the modelled latency.
 """
@@ -30,12 +33,12 @@ from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
 
 Array = NDArray[np.float64]
 
-#: A use that changes predicted cycles by at most this fraction, for every choice of the others, is removed from a step's table.
+#: A use is removed from a step's table if it changes predicted cycles by at most this fraction, for every choice of the others.
 IDLE = 0.01
 
 
 def significant(step: StepSignature) -> set[int]:
-    """Uses that move more than a hundredth of the step's bytes. In estimates of compilers, others rarely have an effect."""
+    """The uses that move more than a hundredth of the step's bytes. In estimates of compilers, others rarely have an effect."""
     moved: dict[int, int] = {}
     for leaf in step.leaves:
         moved[leaf.use] = moved.get(leaf.use, 0) + leaf.moved
@@ -43,21 +46,22 @@ def significant(step: StepSignature) -> set[int]:
 
 
 def choose(of_use: Mapping[int, int], rows: Mapping[int, int], worth: Mapping[int, float], count: int) -> list[int]:
-    """Choose the distinguished uses of a step: those of largest worth, and those on which known cycles depend.
+    """Chooses the distinguished uses of a step: those of largest worth, and those on which known cycles depend.
 
-    Uses are added to the ``count`` uses of largest worth as long as two known patterns differ in cycles but agree in all
-    chosen uses, and a further use distinguishes such patterns. If there are more than eight then, one is removed.
+    The choice begins with the ``count`` uses of largest worth. Uses are added as long as two known patterns differ in cycles
+    but agree in all chosen uses, and a further use distinguishes such patterns. If there are then more than eight uses, one is
+    removed.
 
     Parameters
     ----------
     of_use
-        For each use, the pattern with exactly its leaves in fast memory.
+        For each use, the pattern in which exactly its leaves are in fast memory.
     rows
         Known cycles by pattern.
     worth
-        For each use, how much it is expected to change the cycles.
+        For each use, the expected change of the cycles if it changes memory.
     count
-        Number of uses to begin with.
+        Number of uses with which the choice begins.
 
     Returns
     -------
@@ -69,7 +73,8 @@ def choose(of_use: Mapping[int, int], rows: Mapping[int, int], worth: Mapping[in
         chosen.append(use)
         if len(chosen) <= MAX_TABLE_USES:
             continue
-        # Remove the use of least worth without which the chosen uses distinguish known cycles no worse.
+        # The use of least worth is removed without which the chosen uses distinguish known cycles equally well. If there is
+        # none, the last addition is undone, and the choice ends.
         unexplained = unexplained_cycles(rows, of_use, chosen)
         for other in sorted(chosen[:-1], key=lambda bit: (worth[bit], -bit)):
             remaining = [bit for bit in chosen if bit != other]
@@ -83,10 +88,10 @@ def choose(of_use: Mapping[int, int], rows: Mapping[int, int], worth: Mapping[in
 
 
 def unexplained_cycles(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[int]) -> int:
-    """Differences in cycles that the chosen uses do not explain.
+    """The differences in cycles that the chosen uses do not explain, as a number of cycles.
 
-    Known patterns that agree in these uses form groups. The result is the sum, over all groups, of the difference between the
-    largest and the smallest cycles of a group.
+    Known patterns that agree in the chosen uses form groups. The result is the sum, over all groups, of the difference between
+    the largest and the smallest cycles of a group.
     """
     mask = sum(of_use[use] for use in chosen)
     alike: dict[int, list[int]] = {}
@@ -96,7 +101,7 @@ def unexplained_cycles(rows: Mapping[int, int], of_use: Mapping[int, int], chose
 
 
 def _best_addition(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: Sequence[int]) -> int | None:
-    """The use that, added to the chosen ones, reduces :func:`unexplained_cycles` most; None if no use reduces it."""
+    """The use whose addition to the chosen ones reduces :func:`unexplained_cycles` most; None if no use reduces it."""
     before = unexplained_cycles(rows, of_use, chosen)
     others = [use for use in of_use if use not in chosen] if before else []
     after, best = min(((unexplained_cycles(rows, of_use, [*chosen, use]), use) for use in others), default=(before, -1))
@@ -106,10 +111,10 @@ def _best_addition(rows: Mapping[int, int], of_use: Mapping[int, int], chosen: S
 def without_idle(
     uses: tuple[int, ...], cycles: Array, is_known: NDArray[np.bool_]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Remove the uses from a step's table that have almost no effect.
+    """Removes the uses that have almost no effect from a step's table.
 
-    These change cycles by at most a fraction of :data:`IDLE` in all rows, and not at all between rows that are both known. Such
-    small differences are errors of the prediction, which an optimizer would exploit.
+    Such a use changes cycles by at most the fraction :data:`IDLE` in all rows, and not at all between two rows that are both
+    known. These small differences are errors of the prediction, which an optimizer would exploit.
 
     Parameters
     ----------
@@ -126,7 +131,7 @@ def without_idle(
     """
     while uses:
         shape = (2,) * len(uses)
-        # The last axis is the first use.
+        # The last axis belongs to the first use, because bit 0 of a row's number varies fastest.
         values, known = cycles.reshape(shape), is_known.reshape(shape)
         effects = []
         for bit in range(len(uses)):
@@ -147,14 +152,17 @@ class StepCosts(NamedTuple):
     """Cycles of one run of each step of an assignment; entry i of all arrays is for step ``names[i]``."""
 
     names: tuple[str, ...]
+    """Names of the steps."""
     weight: NDArray[np.int64]
     """Number of runs of each step."""
     cycles: Array
+    """Known or predicted cycles of each step."""
     low: Array
+    """Lower ends of the intervals of the predictions; equal to ``cycles`` if these are known."""
     high: Array
-    """``low`` and ``high`` are the bounds of the prediction's interval; both are equal to ``cycles`` if these are known."""
+    """Upper ends of the intervals of the predictions; equal to ``cycles`` if these are known."""
     is_known: NDArray[np.bool_]
-    """Whether the latency table has the step's pattern."""
+    """Whether the latency table has the pattern of each step."""
 
     @property
     def total(self) -> float:
@@ -163,12 +171,15 @@ class StepCosts(NamedTuple):
 
     @property
     def unsure(self) -> Array:
-        """Cycles by which all runs of each step may differ from its prediction: half of the interval."""
+        """Cycles by which all runs of each step together may differ from the prediction: half of the interval's width."""
         return self.weight * (self.high - self.low) / 2
 
     @property
     def deviation(self) -> float:
-        """Estimated error of ``total`` for independent errors of steps: root of the sum of squares of :attr:`unsure`."""
+        """Estimated error of ``total`` in cycles if the errors of steps are independent.
+
+        It is the root of the sum of the squares of :attr:`unsure`.
+        """
         return float(np.sqrt(np.square(self.unsure).sum()))
 
 
@@ -180,14 +191,19 @@ class SignatureCosts:
     steps
         Signatures of the program's steps by name.
     table
-        The latency table. Entries that are added later are used, too.
+        The latency table. Entries that are added to it later are used, too.
     predictor
-        The predictor; None for the one of TPU v4.
+        The predictor; None for that of TPU v4.
     caution
-        The point of a prediction's interval that a problem has as cycles: 0 for the expected cycles, 1 for the upper end, -1
-        for the lower end, and values between for points between. An optimizer prefers choices whose cycles are predicted too
-        low. Positive values compensate for that; negative values lead to choices with uncertain predictions, which is useful
-        for exploration.
+        The point of a prediction's interval that becomes the cycles of a problem: 0 for the expected cycles, 1 for the upper
+        end, -1 for the lower end, and values between these for points between. An optimizer prefers choices whose cycles are
+        predicted too low. Positive values compensate for this preference. Negative values lead to choices with uncertain
+        predictions, which is useful for exploration.
+
+    Raises
+    ------
+    UsageError
+        The caution is out of range.
     """
 
     def __init__(
@@ -212,7 +228,7 @@ class SignatureCosts:
         return name in self.steps and self.steps[name].signature in self.table
 
     def predict(self, name: str, patterns: Sequence[int]) -> tuple[Prediction, NDArray[np.bool_]]:
-        """Cycles of one run of a step for some patterns of its leaves.
+        """The cycles of one run of a step for some patterns of its leaves.
 
         Returns
         -------
@@ -242,7 +258,7 @@ class SignatureCosts:
         return prediction, is_known
 
     def assignment(self, patterns: Mapping[str, int]) -> StepCosts:
-        """Cycles of steps with these patterns. Steps whose signatures have no entry in the table are omitted."""
+        """The cycles of steps with these patterns. Steps whose signatures have no entry in the table are omitted."""
         names_of: dict[str, dict[int, list[str]]] = {}
         for name, pattern in patterns.items():
             if self.is_known(name):
@@ -266,7 +282,7 @@ class SignatureCosts:
         )
 
     def of_fast_uses(self, steps: Sequence[ProgramStep], fast: Sequence[bool]) -> StepCosts:
-        """Cycles of a plan. ``fast`` has an entry for every use of the program: whether it is served from fast memory."""
+        """The cycles of a plan. ``fast`` says for every use of the program whether it is served from fast memory."""
         patterns, start = {}, 0
         for step in steps:
             end = start + len(step.uses)
@@ -276,14 +292,14 @@ class SignatureCosts:
         return self.assignment(patterns)
 
     def step_table(self, step: ProgramStep, target: Target) -> Table | None:
-        """Latency of one run of a step, in ps, for each subset of at most eight of its uses.
+        """The latency of one run of a step, in ps, for each subset of at most eight of its uses.
 
-        None if the latency table has no entry for the step's signature.
+        It is None if the latency table has no entry for the step's signature.
 
         Raises
         ------
         InputError
-            The signatures are those of another program: the step has other uses.
+            The signatures are those of another program: the step has other uses, or runs another number of times.
         """
         if not self.is_known(step.name):
             return None
@@ -319,8 +335,10 @@ class SignatureCosts:
         return choose(of_use, rows, {use: gain + (use in large) for use, gain in worth.items()}, len(large))
 
     def _worth(self, name: str, of_use: Mapping[int, int], rows: Mapping[int, int]) -> dict[int, float]:
-        """For each use, the largest change of the logarithm of cycles if it alone changes memory, at up to six known
-        patterns."""
+        """For each use, the largest change of the logarithm of predicted cycles if only this use changes memory.
+
+        The change is computed at up to six known patterns.
+        """
         bases = sorted(rows)
         bases = [bases[at] for at in sorted({round(place) for place in np.linspace(0, len(bases) - 1, 6)})]
         patterns = [pattern for base in bases for pattern in (base, *(base ^ leaves for leaves in of_use.values()))]
@@ -329,20 +347,23 @@ class SignatureCosts:
         return dict(zip(of_use, change.tolist(), strict=True))
 
     def _other_leaves(self, step_signature: StepSignature, chosen: int, patterns: list[int]) -> list[int]:
-        """For each pattern, the leaves of undistinguished uses to be in fast memory: those of the nearest known pattern.
+        """For each pattern, the leaves of other than distinguished uses that count as in fast memory.
 
-        ``chosen`` is the pattern of the distinguished uses' leaves. Nearest means that the fewest bytes of these differ.
+        They are those of the nearest known pattern. ``chosen`` is the pattern of the leaves of the distinguished uses. Nearest
+        means that the fewest bytes of these leaves are in different memories.
         """
-        known = sorted(self.table.rows(step_signature.signature))
-        if not any(pattern & ~chosen for pattern in known):
+        known_patterns = sorted(self.table.rows(step_signature.signature))
+        if not any(pattern & ~chosen for pattern in known_patterns):
             return [0] * len(patterns)
         moved = np.array([leaf.moved for leaf in step_signature.leaves], np.float64) + 1
         is_chosen = as_bits([chosen], len(step_signature.leaves))[0]
-        differs = _distance(as_bits(patterns, len(is_chosen)), as_bits(known, len(is_chosen)), np.where(is_chosen, moved, 0))
-        return [known[column] & ~chosen for column in differs.argmin(axis=1)]
+        differs = _distance(
+            as_bits(patterns, len(is_chosen)), as_bits(known_patterns, len(is_chosen)), np.where(is_chosen, moved, 0)
+        )
+        return [known_patterns[column] & ~chosen for column in differs.argmin(axis=1)]
 
 
 def _distance(one: Bits, other: Bits, weight: Array) -> Array:
-    """[rows of one, rows of other] sum of the weights of the columns in which two rows differ."""
+    """[rows of one, rows of other] the sum of the weights of the columns in which two rows differ."""
     distance: Array = (one[:, None, :] != other[None, :, :]) @ weight
     return distance

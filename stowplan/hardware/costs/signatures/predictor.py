@@ -1,7 +1,8 @@
 """Prediction of cycles, with intervals, for patterns that no compiled module had, by boosted regression trees.
 
-A prediction depends on a step, a pattern of memories, and the nearest pattern of the step whose cycles are known. All features
-are ratios, logarithms, flags or small numbers, so that trees that were trained on some programs are useful for others.
+Steps, leaves and patterns are those of :mod:`stowplan.hardware.costs.signatures.table`; a pattern is *known* if the latency
+table has cycles for it. A prediction depends on a step, a pattern, and the nearest known pattern of the step. All features are
+ratios, logarithms, flags or small numbers, so that trees that were trained on some programs are useful for others.
 """
 
 from __future__ import annotations
@@ -26,17 +27,19 @@ from stowplan.hardware.targets import PredictorName
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 
-#: Speeds of a reference machine: bytes, flops and elements per cycle, and cycles of overhead. Since predictions are ratios of
-#: cycles, these need not be the speeds of the target.
+#: Speeds of a reference machine in bytes, flops and elements per cycle, and its overhead in cycles. Since predictions are
+#: ratios of cycles, these need not be the speeds of the target.
 _SLOW_READ, _SLOW_WRITE, _FAST_READ, _FAST_WRITE = 340.0, 340.0, 1700.0, 340.0
 _FLOPS, _ELEMENTS, _OVERHEAD = 150_000.0, 2_000.0, 600.0
 
-#: Strength of the ridge regression towards the reference machine: with larger values, known cycles have less influence.
+#: Weight of the penalty in the ridge regression, which draws effects towards those of the reference machine. The larger it is,
+#: the less influence known cycles have.
 _RIDGE = 0.2
 
-#: Arrays that are at most this fraction of the bytes that a step moves do not influence predictions.
+#: Arrays with at most this fraction of the bytes that a step moves do not influence predictions.
 NEGLIGIBLE = 0.01
 
+#: Kinds of fusions, opcodes of steps, and opcodes in fusions that have features of their own.
 _KINDS = ("kLoop", "kInput", "kOutput", "kCustom")
 _OPCODES = ("fusion", "copy", "convolution", "dot", "custom-call", "reduce", "add", "multiply")
 _INNER = (
@@ -44,6 +47,7 @@ _INNER = (
     "scatter", "broadcast", "select", "pad", "concatenate", "slice", "select-and-scatter", "sort", "exponential", "fusion",
 )  # fmt: skip
 
+#: Names of the features that depend on the step only, and of those that also depend on the pattern.
 _OF_STEP = (
     "leaves", "log bytes", "log flops", "log elements", "largest part", "reads part",
     "read bits", "read minor", "read second", "read rank", "read padding",
@@ -82,14 +86,15 @@ class Known:
     """The K entries of a latency table for one signature, as arrays."""
 
     patterns: list[int]
+    """The pattern of each entry."""
     bits: Bits
-    """Shape [K, leaves]."""
+    """[K, leaves] whether each leaf is in fast memory."""
     log_cycles: Array
-    """Shape [K]; entries of zero cycles count as one."""
+    """[K] logarithm of the cycles of each entry; zero cycles count as one."""
 
     @classmethod
     def of(cls, rows: Mapping[int, int], leaves: int) -> Known:
-        """Entries from cycles by pattern, in ascending order of the patterns."""
+        """The entries for cycles by pattern, in ascending order of the patterns."""
         patterns = sorted(rows)
         cycles = np.array([rows[pattern] for pattern in patterns], np.float64)
         return cls(patterns, as_bits(patterns, leaves), np.log(np.maximum(cycles, 1)))
@@ -101,7 +106,7 @@ class Known:
 
 
 class StepFacts:
-    """Properties of a step as arrays over its L leaves, and models of its cycles."""
+    """Properties of a step as arrays [L] over its L leaves, and models of its cycles. Sizes are in bytes."""
 
     def __init__(self, step: StepSignature):
         self.step = step
@@ -112,7 +117,7 @@ class StepFacts:
         self.writes = np.where(self.is_output, self.moved, 0)
 
     def roofline(self, bits: Bits) -> Array:
-        """[P] cycles on the reference machine, by the roofline model, for P patterns."""
+        """[P] cycles of P patterns on the reference machine, by the roofline model."""
         slow = ~bits
         traffic = (
             slow @ (self.reads / _SLOW_READ + self.writes / _SLOW_WRITE)
@@ -123,14 +128,15 @@ class StepFacts:
         return cycles
 
     def additive(self, known: Known, bits: Bits) -> Array:
-        """[P] logarithms of cycles by a model in which the effects of leaves on the logarithm are added.
+        """[P] logarithms of the cycles of P patterns, by a model that adds the effects of leaves on the logarithm.
 
-        The effects are fitted to the known entries by ridge regression, which shrinks them towards the reference machine's.
+        The effects are fitted to the known entries by ridge regression, which draws them towards those of the reference
+        machine.
         """
         single = np.eye(len(self.moved), dtype=np.bool_)
         none = self.roofline(np.zeros((1, len(self.moved)), np.bool_))[0]
         prior = np.log(self.roofline(single) / none) if len(self.moved) else np.zeros(0)
-        # The constant is hardly shrunk, since the cycles with all leaves in slow memory should follow from known cycles.
+        # The constant has a tiny penalty, because the cycles with all leaves in slow memory should follow from known cycles.
         rows = np.hstack([np.ones((len(known.bits), 1)), known.bits])
         ridge = np.diag([1e-6, *[_RIDGE] * len(self.moved)])
         rest = known.log_cycles - known.bits @ prior
@@ -140,7 +146,7 @@ class StepFacts:
 
     @cached_property
     def columns(self) -> Array:
-        """Features that depend on the step only, in the order of ``_OF_STEP``."""
+        """The features that depend on the step only, in the order of ``_OF_STEP``."""
         step, moved = self.step, self.moved
         total = max(moved.sum(), 1.0)
         kinds = [float(step.kind == name) for name in _KINDS]
@@ -162,7 +168,10 @@ class StepFacts:
         ])  # fmt: skip
 
     def _largest(self, moved: Array) -> list[float]:
-        """Bits per element, extents, rank and padding of the leaf with the most moved bytes."""
+        """Bits of an element, logarithms of two extents, rank and padding factor of the leaf with the most moved bytes.
+
+        They are 0 if no leaf moves any bytes.
+        """
         if not moved.any():
             return [0.0] * 5
         leaf = self.step.leaves[int(moved.argmax())]
@@ -172,7 +181,7 @@ class StepFacts:
 
 
 def features(facts: StepFacts, known: Known, bits: Bits) -> tuple[Array, Array]:
-    """Features of patterns of a step.
+    """Computes the features of patterns of a step.
 
     Parameters
     ----------
@@ -181,18 +190,18 @@ def features(facts: StepFacts, known: Known, bits: Bits) -> tuple[Array, Array]:
     known
         Its entries in the latency table, at least one.
     bits
-        Shape [P, L]: the patterns to be predicted.
+        [P, L] the patterns for which cycles are predicted.
 
     Returns
     -------
     matrix
-        Shape [P, len(NAMES)]: the features.
+        [P, len(NAMES)] the features.
     anchor
-        Shape [P]: logarithm of the cycles of the nearest known pattern. The trees predict the difference to this.
+        [P] logarithm of the cycles of the nearest known pattern. The trees predict the difference from it.
     """
     moved, reads, writes = facts.moved, facts.reads, facts.writes
     count = len(bits)
-    # Patterns are nearest if the fewest bytes change memory; negligible arrays only break ties.
+    # The nearest pattern is that from which the fewest bytes change memory; negligible arrays only break ties.
     counts = moved > NEGLIGIBLE * moved.sum()
     weight = np.where(counts, moved, 1e-6 * (moved + 1))
     differs = (bits[:, None, :] != known.bits[None, :, :]) @ weight
@@ -243,7 +252,7 @@ def features(facts: StepFacts, known: Known, bits: Bits) -> tuple[Array, Array]:
 
 
 def _column(matrix: Bits, leaf: int) -> Array:
-    """The column of a matrix for a leaf, as numbers; zeros if the leaf is -1."""
+    """The column of a matrix for a leaf, as numbers; zeros if the leaf is -1, which means that there is none."""
     return matrix[:, leaf].astype(np.float64) if leaf >= 0 else np.zeros(len(matrix))
 
 
@@ -254,23 +263,23 @@ class Trees:
     start: float
     """Constant summand."""
     roots: NDArray[np.int32]
-    """Shape [T]: root node of each tree."""
+    """[T] root node of each tree."""
     feature: NDArray[np.int16]
-    """Shape [N]: feature (column) that a node compares; -1 in leaves of the tree."""
+    """[N] feature (column) that a node compares; -1 in leaves of the tree."""
     threshold: NDArray[np.float64]
-    """Shape [N]: the left child is next if the feature is at most this, else the right child."""
+    """[N] the left child is next if the feature is at most this, otherwise the right child."""
     left: NDArray[np.int32]
-    """Shape [N]: left child of each node; 0 in leaves of the tree."""
+    """[N] left child of each node; 0 in leaves of the tree."""
     right: NDArray[np.int32]
-    """Shape [N]: right child of each node; 0 in leaves of the tree."""
+    """[N] right child of each node; 0 in leaves of the tree."""
     value: NDArray[np.float32]
-    """Shape [N]: value that a leaf of the tree adds to the sum."""
+    """[N] value that a leaf of the tree adds to the sum."""
 
     FIELDS = ("start", "roots", "feature", "threshold", "left", "right", "value")
 
     def predict(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """[R] sum of all trees for each row of features; ``rows`` has shape [R, columns]."""
-        # Imported here because importing numba takes a third of a second, and few programs need predictions.
+        """[R] the sum of all trees for each row of features; ``rows`` has shape [R, columns]."""
+        # This is imported here, because importing numba takes a third of a second, and few programs need predictions.
         from stowplan.hardware.costs.signatures.compiled import add_trees
 
         total = np.full(len(rows), self.start)
@@ -278,12 +287,12 @@ class Trees:
         return total
 
     def arrays(self, prefix: str) -> dict[str, Any]:
-        """The fields as arrays for :func:`numpy.savez`, by their names with a prefix."""
+        """The fields as arrays for :func:`numpy.savez`, by their names, each after the prefix and a dot."""
         return {f"{prefix}.{name}": np.asarray(getattr(self, name)) for name in self.FIELDS}
 
     @classmethod
     def of_arrays(cls, arrays: dict[str, NDArray[np.generic]], prefix: str, columns: int) -> Trees:
-        """Trees from the result of :meth:`arrays`; raises InputError if they are no trees over this number of features."""
+        """The trees from the result of :meth:`arrays`; raises InputError if they are no trees over ``columns`` features."""
         kinds = {"start": np.float64, "feature": np.int16, "threshold": np.float64, "value": np.float32}
         values = {}
         for name in cls.FIELDS:
@@ -323,6 +332,7 @@ class Prediction(NamedTuple):
     """Predicted cycles of P patterns of one step, with intervals; all arrays have shape [P]."""
 
     cycles: Array
+    """Predicted cycles of one run."""
     low: Array
     """Lower end of the interval. It contains the compiler's cycles in nine of ten cases; ``docs/results/costs.md`` has the
     measured frequencies."""
@@ -332,17 +342,17 @@ class Prediction(NamedTuple):
 
 @dataclass(frozen=True)
 class Predictor:
-    """Trained trees that predict cycles of a pattern, relative to those of the nearest known pattern of the same step."""
+    """Trained trees that predict the cycles of a pattern relative to those of the nearest known pattern of the same step."""
 
     middle: Trees
-    """Predicts the logarithm of the ratio of the cycles to the known cycles."""
+    """Trees that predict the logarithm of the ratio of the cycles to those of the nearest known pattern."""
     spread: Trees
-    """Predicts the logarithm of the typical error of ``middle``."""
+    """Trees that predict the logarithm of the typical error of ``middle``."""
     width: float
-    """Half of the interval's width, in typical errors."""
+    """Half of the interval's width, as a multiple of the typical error."""
 
     def predict(self, facts: StepFacts, known: Known, bits: Bits) -> Prediction:
-        """Predict the cycles of patterns of a step.
+        """Predicts the cycles of patterns of a step.
 
         Parameters
         ----------
@@ -351,7 +361,7 @@ class Predictor:
         known
             Entries of the latency table for its signature, at least one.
         bits
-            Shape [P, leaves]: the patterns.
+            [P, leaves] the patterns.
         """
         matrix, anchor = features(facts, known, bits)
         ratio = np.clip(self.middle.predict(matrix), -np.log(_LIMIT), np.log(_LIMIT))
@@ -360,7 +370,7 @@ class Predictor:
         return Prediction(np.exp(middle), np.exp(middle - half), np.exp(middle + half))
 
     def save(self, path: str | Path) -> None:
-        """Write the predictor to a file of compressed NumPy arrays, atomically."""
+        """Writes the predictor to a file of compressed NumPy arrays, atomically."""
         out = io.BytesIO()
         head = {"format": FORMAT, "version": VERSION, "names": NAMES, "width": self.width}
         arrays: dict[str, Any] = {name: np.array(value) for name, value in head.items()}
@@ -369,14 +379,15 @@ class Predictor:
 
     @classmethod
     def load(cls, path: str | Path) -> Predictor:
-        """Read a predictor from a file; raises :class:`~stowplan.errors.InputError`, which names file and array."""
+        """Reads a predictor from a file; raises :class:`~stowplan.errors.InputError`, which names the file and the array, if it
+        is none."""
         arrays = files.read_arrays(path, f"a {FORMAT} file")
         with naming(path):
             return _of_arrays(arrays)
 
 
 def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
-    """Predictor from the arrays of its file; InputError if they are none of this version."""
+    """The predictor from the arrays of its file; raises InputError if they are no predictor of this version."""
     for name, expected in (("format", FORMAT), ("version", VERSION)):
         stored = arrays[name].item() if name in arrays and arrays[name].ndim == 0 else None
         expect(stored == expected, name, f"{name} {stored!r}", f"{expected!r}")
@@ -389,5 +400,5 @@ def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
 
 @cache
 def shipped(name: PredictorName = "tpu-v4") -> Predictor:
-    """The predictor with this name in the package."""
+    """The predictor of this package with this name."""
     return Predictor.load(SHIPPED[name])

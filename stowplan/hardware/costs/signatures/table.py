@@ -1,9 +1,10 @@
 """Signatures of instructions, and the latency table: cycles of a signature for patterns of memories.
 
-The *signature* of an instruction is a digest of its operation and of the shapes and layouts of its arrays, without names. The
-*leaves* of an instruction are the arrays among its operands and results. A *pattern* says which leaves are in fast memory. By a
-compiler's estimates, two instructions with the same signature and pattern take the same number of cycles. Therefore, every
-compiled module adds entries to one table, and programs with equal instructions share these entries.
+The *signature* of an instruction is a hash of its operation and of the shapes and layouts of its arrays, without names. The
+*leaves* of an instruction are the arrays among its operands and results. A *pattern* is a number that says which leaves are in
+fast memory: bit ``i`` is set if leaf ``i`` is. In a compiler's estimates, two instructions with the same signature and pattern
+take the same number of cycles. Therefore, every compiled module adds entries to one table, and programs with equal instructions
+share these entries.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stowplan import files
 from stowplan.document import Document
 from stowplan.errors import InputError
 
-#: Marks a leaf that is not among the uses of its step, such as an empty array or a flag.
+#: The use of a leaf that is not among the uses of its step, such as an empty array or a flag.
 NO_USE = -1
 
 
@@ -27,21 +28,24 @@ class Leaf(msgspec.Struct, frozen=True):
     use: int
     """Position in the step's list of uses; :data:`NO_USE` for an array that is not in the list."""
     is_output: bool
+    """Whether it is a result; otherwise it is an operand."""
     moved: int
-    """Bytes that one run of the instruction reads or writes of it."""
+    """Bytes of it that one run of the instruction reads or writes."""
     size: int
-    """Bytes as stored."""
+    """Bytes as stored, including padding."""
     element_bits: int
+    """Bits of an element; 0 if they are not known."""
     dims: tuple[int, ...]
-    """Extents, beginning with the fastest-varying dimension."""
+    """Size of each dimension, beginning with the dimension that varies fastest in memory."""
 
 
 class StepSignature(msgspec.Struct, frozen=True):
     """The properties of an instruction on which its cycles depend, besides the memories of its leaves."""
 
     signature: str
-    """Digest, 16 hex digits, of opcode, shapes, layouts without memory spaces, attributes and fused computations."""
+    """Hash, as 16 hex digits, of opcode, shapes, layouts without memory spaces, attributes and fused computations."""
     opcode: str
+    """Opcode of the instruction, such as ``fusion``."""
     kind: str
     """Kind of a fusion, such as ``kLoop``; empty for other opcodes."""
     flops: int
@@ -56,14 +60,11 @@ class StepSignature(msgspec.Struct, frozen=True):
     """Number of times that the step runs."""
 
     def pattern(self, fast: Sequence[bool]) -> int:
-        """Pattern of the leaves if ``fast[i]`` says whether the step's i-th use is served from fast memory.
-
-        Bit i of a pattern is set if leaf i is in fast memory.
-        """
+        """The pattern of the leaves if ``fast[i]`` says whether use ``i`` of the step is served from fast memory."""
         return sum(1 << bit for bit, leaf in enumerate(self.leaves) if leaf.use != NO_USE and fast[leaf.use])
 
     def used_leaves(self) -> dict[int, int]:
-        """For each use of the step that has leaves: the pattern in which exactly these leaves are in fast memory."""
+        """For each use of the step that has leaves, the pattern in which exactly these leaves are in fast memory."""
         patterns: dict[int, int] = {}
         for bit, leaf in enumerate(self.leaves):
             if leaf.use != NO_USE:
@@ -75,18 +76,19 @@ class StepPlacement(msgspec.Struct, frozen=True):
     """Pattern and estimated cycles of one step in a compiled module."""
 
     pattern: int
-    """Bit i is set if leaf i of the step is in fast memory."""
+    """The pattern: bit ``i`` is set if leaf ``i`` of the step is in fast memory."""
     cycles: int | None = None
     """The compiler's estimate for one run; None if there is none."""
 
 
 class Assignment(msgspec.Struct, frozen=True):
-    """The steps of one compiled module by name, with their patterns and estimated cycles."""
+    """The steps of one compiled module, with their patterns and estimated cycles."""
 
     steps: dict[str, StepPlacement]
+    """Pattern and estimated cycles of each step, by its name."""
 
     def cycles(self, signatures: Mapping[str, StepSignature]) -> int:
-        """Sum of the estimated cycles of all steps, times their numbers of runs. Copies and waits are not included."""
+        """The sum of the estimated cycles of all runs of all steps. Copies and waits are not included."""
         return sum(
             signatures[name].weight * placement.cycles
             for name, placement in self.steps.items()
@@ -94,16 +96,19 @@ class Assignment(msgspec.Struct, frozen=True):
         )
 
 
-#: Instructions with more leaves than this are refused in files of tables.
+#: Files of tables that have instructions with more leaves than this are refused.
 MAX_LEAVES = 4096
 _MAX_CYCLES = 10**15
 
 
 class _TableFile(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The file format: for each signature, cycles by patterns. A pattern has a character per leaf; ``1`` is fast memory."""
+    """The file of a latency table. A pattern is a text with a character for each leaf: ``1`` for fast memory, otherwise
+    ``0``."""
 
     signatures: dict[str, dict[str, int]]
+    """For each signature, cycles by pattern."""
     compiles: int = 0
+    """Number of compiled modules that have added entries."""
     format: str = "stowplan.latency_table"
     version: int = 1
 
@@ -125,9 +130,9 @@ class LatencyTable:
     Attributes
     ----------
     compiles
-        Number of modules added so far.
+        Number of compiled modules that have added entries.
     conflicts
-        Number of times that an entry was added again with different cycles, which replace the former ones. No conflicts have
+        Number of times that an entry was added again with different cycles, which replaced the former ones. No conflicts have
         been observed with a single compiler, so they indicate that modules of different compilers or machines were mixed.
     """
 
@@ -135,7 +140,9 @@ class LatencyTable:
         self.compiles = 0
         self.conflicts = 0
         self._rows: dict[str, dict[int, int]] = {}
+        """For each signature, cycles by pattern."""
         self._leaves: dict[str, int] = {}
+        """For each signature, the number of leaves."""
 
     def __len__(self) -> int:
         return sum(map(len, self._rows.values()))
@@ -144,18 +151,23 @@ class LatencyTable:
         return signature in self._rows
 
     def rows(self, signature: str) -> Mapping[int, int]:
-        """Cycles of a signature by pattern; empty if there are no entries."""
+        """The cycles of a signature by pattern; empty if it has no entries."""
         return self._rows.get(signature, {})
 
     def add(self, assignment: Assignment, signatures: Mapping[str, StepSignature]) -> int:
-        """Add the estimates of a compiled module; returns the number of new entries.
+        """Adds the estimates of a compiled module; returns the number of new entries.
 
         Parameters
         ----------
         assignment
-            The module, from :func:`stowplan.frontends.hlo.placed.read_assignment`.
+            The steps of the module, from :func:`stowplan.frontends.hlo.placed.read_assignment`.
         signatures
             Signatures of the program's steps by name.
+
+        Raises
+        ------
+        InputError
+            An entry with the same signature has another number of leaves.
         """
         before = len(self)
         for name, placement in assignment.steps.items():
@@ -166,7 +178,7 @@ class LatencyTable:
         return len(self) - before
 
     def merge(self, other: LatencyTable) -> None:
-        """Add all entries of another table."""
+        """Adds all entries of another table; cycles that differ replace those of this table."""
         for signature, rows in other._rows.items():
             for pattern, cycles in rows.items():
                 self._set(signature, other._leaves[signature], pattern, cycles)
@@ -174,7 +186,7 @@ class LatencyTable:
         self.conflicts += other.conflicts
 
     def only(self, signatures: Iterable[str]) -> LatencyTable:
-        """A new table with the entries of these signatures only, for example those of one program."""
+        """A new table with only the entries of these signatures, for example those of one program."""
         table = LatencyTable()
         table.compiles, table.conflicts = self.compiles, self.conflicts
         for signature in sorted({*signatures} & self._rows.keys()):
@@ -189,7 +201,7 @@ class LatencyTable:
         return table
 
     def save(self, path: str | Path) -> None:
-        """Write the table to a JSON file, atomically; equal tables give equal bytes."""
+        """Writes the table to a JSON file, atomically; equal tables give equal bytes."""
         rows = {
             signature: {
                 format(pattern, f"0{self._leaves[signature]}b")[::-1] if self._leaves[signature] else "": cycles
@@ -201,12 +213,13 @@ class LatencyTable:
 
     @classmethod
     def load(cls, path: str | Path) -> LatencyTable:
-        """Read a JSON file, perhaps compressed by gzip; raises :class:`~stowplan.errors.InputError` if it is no table."""
+        """Reads a table from a JSON file, which may be compressed with gzip; raises :class:`~stowplan.errors.InputError` if it
+        is no table."""
         return cls.decode(files.read_bytes(path), source=path)
 
     @classmethod
     def decode(cls, data: bytes, source: str | Path | None = None) -> LatencyTable:
-        """Read the bytes of a JSON file; raises :class:`~stowplan.errors.InputError` if they are no table."""
+        """Reads a table from the contents of a JSON file; raises :class:`~stowplan.errors.InputError` if they are no table."""
         stored = _TableFile.decode(data, source)
         table = cls()
         table.compiles = stored.compiles
@@ -216,6 +229,7 @@ class LatencyTable:
         return table
 
     def _set(self, signature: str, leaves: int, pattern: int, cycles: int) -> None:
+        """Adds an entry; raises InputError if the signature has entries with another number of leaves."""
         known = self._leaves.setdefault(signature, leaves)
         if known != leaves:
             raise InputError(f"found {leaves} leaves of signature {signature}, expected {known}", place="latency table")
