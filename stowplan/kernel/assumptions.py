@@ -8,23 +8,44 @@ from typing import Any
 
 from stowplan.frontends.options import OPTIONS, spelt
 from stowplan.kernel.kind import Kind
-from stowplan.result import Assumption
+from stowplan.result import Assumption, Result
+from stowplan.units import BYTES
 
 #: Maximum number of different values that are listed for a rule.
 MAX_VALUES = 4
 
 
-def assumptions(kind: Kind[Any, Any], problem: Any) -> tuple[Assumption, ...]:
+def assumptions(kind: Kind[Any, Any], problem: Any, result: Result[Any] | None = None) -> tuple[Assumption, ...]:
     """The assumptions of a problem: the choices of its front end, then the rules (:attr:`Kind.assumptions`) that forbid
-    something in it."""
+    something in it.
+
+    If ``result`` is that of a problem without any plan, rules whose change cannot lead to a plan are left out, and the advice
+    on the capacity names the least one that can suffice.
+    """
     found: list[Assumption] = [*getattr(problem, "choices", ())]
+    is_infeasible = result is not None and result.status == "infeasible"
+    helpless = kind.helpless(problem) if is_infeasible else ()
+    least = _least_capacity(kind, problem, result) if is_infeasible else ""
     for path, _, free in (rule.partition("=") for rule in kind.assumptions):
         words = dict.fromkeys(_word(value) for value in _values(problem, path.split(".")) if value is not None)
         binding = [word for word in words if word != free]
-        if binding:
+        if binding and path not in helpless:
             shown = ", ".join(binding[:MAX_VALUES]) + (", ..." if len(binding) > MAX_VALUES else "")
-            found.append(Assumption(path.removeprefix("rules."), shown, _instead(kind, path, free)))
+            instead = _instead(kind, path, free)
+            found.append(Assumption(path.removeprefix("rules."), shown, instead + (least if path == "capacity" else "")))
     return tuple(found)
+
+
+def _least_capacity(kind: Kind[Any, Any], problem: Any, result: Result[Any] | None) -> str:
+    """The best known lower bound on the capacity as the end of advice; empty if the kind has none.
+
+    The capacity of the problem is too small, as the run has proven. If objectives are bytes, they are heights that a capacity
+    limits, so that the bound of the run counts as well.
+    """
+    if kind.least_capacity is None:
+        return ""
+    proven = result.bound if result is not None and result.unit == BYTES else None
+    return f", at least {max(kind.least_capacity(problem), (problem.capacity or 0) + 1, proven or 0)}"
 
 
 def _values(problem: Any, path: list[str]) -> Iterable[Any]:
@@ -42,7 +63,7 @@ def _word(value: Any) -> str:
 
 
 def _instead(kind: Kind[Any, Any], path: str, free: str) -> str:
-    """What to try instead of a rule's value: the option that sets it, if there is one."""
+    """Text that says what to try instead of a rule's value: the option that sets it, if there is one."""
     rule, _, name = path.rpartition(".")
     if rule == "rules":
         return f"--set {name}={free or 'none'}"

@@ -43,7 +43,8 @@ class Call:
     hint: Any
     """The hint of the caller, as it was passed."""
     stability_pass: StabilityPass | None
-    """The search, after the candidates, for a plan that differs less from an earlier one; None if the caller gave none."""
+    """The search, after the candidates have ended, for a plan that differs less from an earlier one. None if the caller gave no
+    earlier plan."""
 
 
 def build_call(
@@ -55,7 +56,7 @@ def build_call(
     hint: Any = None,
     keep_close: Any = None,
 ) -> Call:
-    """Checks the arguments of :func:`stowplan.solve` and puts them together as a call. Errors are those of that function."""
+    """Checks the arguments of :func:`stowplan.solve` and makes a call of them. Raises the errors that are listed there."""
     candidates = select_candidates(kind.candidates(problem, options), options)
     stability_pass = None
     if keep_close is not None:

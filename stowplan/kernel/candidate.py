@@ -39,9 +39,11 @@ class Candidate:
     """Part of the time limit after which the candidate makes way for others that have not run yet. It runs longer if none is
     left, and gets another turn if others end early."""
     place: Place = "process"
+    """Where it runs."""
     turn: Turn = "share"
+    """When it runs."""
     proves_only: bool = False
-    """Whether it finds only bounds and no plans, so that the plan of a run does not depend on how far it comes."""
+    """Whether it finds only bounds and no plans, so that the plan of a run does not depend on its progress."""
     by_name_only: bool = False
     """Whether it runs only if it is named, and not with its family."""
     unavailable: str = ""

@@ -12,8 +12,8 @@ from stowplan.result import Result
 if TYPE_CHECKING:
     from stowplan.kernel.state import RunState
 
-#: Part of the time limit that is set aside for a certificate, the minimum in seconds, and the largest part if solving ends
-#: early.
+#: Part of the time limit that is set aside for a certificate, and the minimum of this time in seconds. If the search ends
+#: early, the certificate may take the part MAX_SHARE of the time limit at most.
 SHARE, MIN_SECONDS, MAX_SHARE = 0.05, 0.02, 0.2
 
 
@@ -30,7 +30,7 @@ def seconds_after(time_limit: float, left: float) -> float:
 
 
 def certified(result: Result, problem: object, state: RunState) -> Result:
-    """Returns the result with a certificate. If an error occurs, the result gets a warning instead."""
+    """Returns the result with a certificate. If an error occurs, it returns the result with a warning."""
     from stowplan.certificates.maker import certify
 
     source = max(state.bounds, key=lambda name: state.bounds[name], default="")

@@ -32,7 +32,7 @@ MAX_SEED = 2**31
 
 _flag = partial(Option, SEARCH, has_flag=True)
 
-#: A limit of seconds or work for a stage that has nothing left; it must be positive.
+#: Limit in seconds for a stage that has no time or work left. It is positive, because limits must be.
 _SMALLEST_LIMIT = 1e-9
 
 #: A time limit in seconds that no solver reaches.
@@ -40,8 +40,8 @@ _NO_TIME_LIMIT = 1e6
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a call of :func:`stowplan.solve`, checked. Arguments may have any type that can be converted; times are in
-    seconds.
+    """The checked options of a call of :func:`stowplan.solve`. Arguments may have any type that can be converted. Times and
+    amounts of work are in seconds.
 
     Raises
     ------
@@ -49,13 +49,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         A value of a wrong type, or out of range.
     """
 
-    time_limit: Annotated[float, _flag("SECONDS", "Time limit, which includes reading the input.")] = 30.0
+    time_limit: Annotated[
+        float, _flag("SECONDS", "Time limit, counted from the start of the command. Reading the input is included.")
+    ] = 30.0
     candidates: Annotated[
         tuple[str, ...],
         _flag(
             "NAMES",
-            "Methods of the search (candidates), separated by commas: families (heuristic, learned, exact) or single "
-            "methods, which depend on the kind of problem. If a name is unknown, the error message lists all names.",
+            "Methods that search for plans and bounds (candidates), separated by commas. Each name is a family of methods "
+            "(heuristic, learned or exact) or a single method. The methods depend on the kind of problem; if a name is "
+            "unknown, the error message lists all of them.",
             has_commas=True,
         ),
     ] = FAMILIES
@@ -63,43 +66,52 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _flag(
             "NAME",
-            "Never return a worse plan than this baseline: a simple heuristic (docs/reference/command-line.md lists them), an "
-            "existing plan, by its name in --plan, or 'prod'. 'prod' is XLA's plan if --plan gives it, and otherwise the "
-            "default heuristic for this kind of problem. By default, baselines are only compared with the result.",
+            "Never return a plan that is worse than this baseline. NAME is the name of a simple heuristic "
+            "(docs/reference/command-line.md lists these for each kind of problem), the name that --plan gives to an "
+            "existing plan, or prod. prod stands for XLA's own plan if --plan gives it, and otherwise for the default "
+            "heuristic. Without the option, the result is only compared with the baselines.",
         ),
     ] = None
-    gap: Annotated[float, _flag("GAP", "Stop when (objective - bound) / objective is at most this number: 0.01 means 1 %.")] = (
-        0.0
-    )
+    gap: Annotated[
+        float,
+        _flag(
+            "GAP",
+            "Stop the search once the gap, (objective - bound) / objective, is at most this number; 0.01 is 1 %. With the "
+            "default, the search ends before the time limit only if the plan is proven optimal, or if all methods have "
+            "finished.",
+        ),
+    ] = 0.0
     deterministic: Annotated[
         bool,
         _flag(
             "",
-            "Limit the amount of work instead of the time, so that every run returns the same plan, byte for byte. The limit "
-            "is the work that an idle machine does in the time of --time-limit.",
+            "Limit the amount of work instead of the time, so that every run returns the same plan, byte for byte. An idle "
+            "machine does this work within --time-limit; a busy machine takes longer. A run that has not finished after "
+            "twice the time limit is stopped, and a warning says that another run may return a different plan.",
         ),
     ] = False
-    """The clock must not influence what a candidate finds. Each step of its work therefore counts as at least as much as it
-    costs."""
+    """In such a run the clock must not influence what a candidate finds. Each step of its work counts as at least as many
+    seconds as it takes on an idle machine."""
     work_limit: Annotated[
         float | None,
         Option(
             SEARCH,
             "SECONDS",
-            "Amount of work of a deterministic run: what an idle machine does in this many seconds. The default is the value "
-            "of --time-limit.",
+            "Limit on the work of a run with --deterministic: the work that an idle machine does in this many seconds. The "
+            "default is the value of --time-limit.",
         ),
     ] = None
     """If it is None, ``time_limit`` takes its place."""
-    seed: Annotated[int, _flag("N", "Seed of all random numbers.")] = 0
+    seed: Annotated[int, _flag("N", "Seed of the random numbers that the search uses: a whole number, 0 or more.")] = 0
     workers: Annotated[int, _flag("N", "Maximum number of processes that search at the same time.")] = 2
     memory_limit: Annotated[
         int | None,
         Option(
             SEARCH,
             "SIZE",
-            "Memory limit of the process of each method of the search (candidate), for example 2GB; no limit by default. A "
-            "candidate that needs more is ended, and the others continue.",
+            "Memory limit of the process in which a method of the search (candidate) runs, for example 2GB. A candidate "
+            "that exceeds the limit is stopped, and the others continue. By default there is no limit. The option needs "
+            "Linux, because it reads /proc.",
         ),
     ] = None
     """Bytes of a process together with its child processes. It does not apply to candidates in threads."""
@@ -108,8 +120,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         Option(
             SEARCH,
             "",
-            "Also make a certificate, a proof of the bound that can be checked without any solver. 'stowplan solve "
-            "--certificate' does so anyway; 'stowplan batch' then writes NAME.proof.json.",
+            "Also make a certificate, which is a proof of the bound that can be checked without a solver. 'stowplan batch' "
+            "writes it to NAME.proof.json. 'stowplan solve' makes it without this setting if --certificate names a file.",
         ),
     ] = False
 
@@ -176,15 +188,18 @@ class Report(msgspec.Struct):
     ``evidence``, ``infeasible``, ``hint``, ``follows`` and ``note`` in any order. The last message is ``done``, ``stopped`` (by
     the time limit) or ``failed``."""
     source: str = ""
+    """Name under which the result lists the finding; usually that of the candidate."""
     data: bytes = b""
-    """A plan, a hint, or evidence, encoded."""
+    """With ``plan``, ``hint`` and ``evidence``: the finding, encoded."""
     bound: int = 0
+    """With ``bound``: the bound, in the unit of the kind."""
     text: str = ""
+    """With ``note``: the remark. With ``follows``: the trained network. With ``failed``: the error."""
     why: dict[str, Any] | None = None
     """With ``infeasible``: details for the result."""
     is_reusable: bool = False
-    """With the last message: whether the worker process is in the same state as before the job, so that it can take another
-    one."""
+    """With the last message: whether the worker process is in the same state as before the candidate, so that it can run
+    another one."""
 
     @classmethod
     def failure(cls, error: BaseException) -> Self:
@@ -193,11 +208,11 @@ class Report(msgspec.Struct):
 
 
 class Context:
-    """A candidate's interface to the run: options, a verified plan to start from (or None), the findings of others, and
-    reports.
+    """A candidate's interface to the run: options, a verified plan to start from (or None), the findings of other candidates,
+    and functions that report the candidate's own.
 
-    This base class is a run without other candidates: reports go nowhere, and no limit ends it. Subclasses connect it to a real
-    run.
+    This base class stands for a run without other candidates: reports are ignored, and no limit ends it. Subclasses connect it
+    to a real run.
 
     A candidate asks only this object how long it may work and which random seeds to use, so that the same code serves both
     kinds of runs. In a run against the clock, :meth:`closed` and :meth:`remaining` say when to end. In a deterministic run the
@@ -216,8 +231,8 @@ class Context:
     # ------------------------------------------------------------------------------------------------- time, work, chance
 
     def closed(self) -> bool:
-        """Whether to return now, because time is up, the run is over, or nothing that this candidate may still find would
-        count."""
+        """Whether the candidate must return now, because time is up, the run is over, or nothing that this candidate may still
+        find could improve the result."""
         return False
 
     def remaining(self) -> float:
@@ -228,8 +243,8 @@ class Context:
         """The most seconds that this candidate may still get, for solvers that check :meth:`closed` while they run.
 
         A candidate that makes way for others has a share of the time limit, and :meth:`closed` becomes true at the end of the
-        share. If the others end early, the share is extended; a solver whose own time limit was the share would then stop too
-        early.
+        share. If the others end early, the share is extended. A solver whose own time limit was the share would then stop too
+        early, so it should get this number as its limit.
         """
         return self.remaining()
 
@@ -240,12 +255,13 @@ class Context:
     def work(self, rate: Rate, size: float = 1.0, *, least: int = 0) -> int | None:
         """The amount of work to do in a deterministic run, for example a number of rounds; None if the clock is the limit.
 
-        For a problem of twice the ``size`` it is half as much, but never less than ``least``.
+        It is the ``rate`` times the work limit, divided by the ``size`` of the problem, but never less than ``least``.
         """
         return max(least, int(rate.per_second * self.options.extent / size)) if self.options.deterministic else None
 
     def within(self, part: float) -> Callable[[], bool]:
-        """Returns a function that says whether this part of the time limit has passed since now, or the candidate must return.
+        """Returns a function that says whether this part of the time limit has passed since this call, or whether the candidate
+        must return.
 
         In a deterministic run the time does not count, because :meth:`work` limits the candidate.
         """
@@ -257,8 +273,8 @@ class Context:
         return lambda: self.closed() or time.monotonic() >= until
 
     def limits(self, seconds: float, work: W) -> tuple[float, W | None]:
-        """The limits for a call of a solver: ``(seconds, None)``, or in a deterministic run ``work`` with a time limit that is
-        never reached."""
+        """The limits for a call of a solver: ``(seconds, None)``, or in a deterministic run a time limit that is never reached,
+        and ``work``."""
         return (_NO_TIME_LIMIT, work) if self.options.deterministic else (seconds, None)
 
     def units(self, rate: Rate) -> float | None:
@@ -301,7 +317,7 @@ class Context:
         self.send(Report("bound", source, bound=bound))
 
     def evidence(self, data: bytes) -> None:
-        """Reports the evidence that a bound rests on, for a certificate. Later evidence replaces earlier.
+        """Reports the evidence that a bound rests on, for a certificate. Of all candidates, the two latest reports are kept.
 
         It is needed only if :attr:`Options.certify` is set. The certificate maker of the kind defines what the bytes mean.
         """

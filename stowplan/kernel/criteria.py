@@ -17,7 +17,7 @@ from stowplan.result import StopReason
 
 Criterion = Callable[[WorkerPool], StopReason | None]
 
-#: Reasons with which a run ends although its result is not known to be optimal or good enough. Before it ends, the run reads
+#: Reasons for ending a run although it is not known that its result is optimal or good enough. Before it ends, the run reads
 #: the messages that have arrived, because one of them may still contain the proof.
 LIMIT_REASONS: tuple[StopReason | None, ...] = ("time_limit", "work_limit", "candidates_done", "cancelled")
 
@@ -28,7 +28,7 @@ def first_of(*criteria: Criterion) -> Criterion:
 
 
 def settled(pool: WorkerPool) -> StopReason | None:
-    """Holds if no better result is possible or asked for, and the run need not wait for any of its methods (candidates)."""
+    """Holds if no better result is possible or asked for, and the run need not wait for any of its candidates."""
     return _unless_awaited(pool, pool.state.settled_reason())
 
 
@@ -95,7 +95,7 @@ def is_decided(state: RunState, unfinished: Sequence[Candidate], could_win_ties:
     unfinished
         Candidates that have not finished their work.
     could_win_ties
-        Those of them whose plans would be preferred to the best one if they are equally good.
+        Those of the unfinished candidates whose plans would be preferred to the best plan if they are equally good.
     """
     if state.infeasible:
         return True

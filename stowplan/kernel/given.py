@@ -1,7 +1,7 @@
-"""Checks of plans, baseline names and hints that a caller gives, and reading hints from files.
+"""Checks the plans, the baseline name and the hint that a caller of :func:`stowplan.solve` gives, and reads hints from files.
 
-The result is never worse than a named baseline: as ``-prod`` of Wang et al. 2023 (section 5, table 3), it is the better of the
-plan found and the compiler's.
+The result is never worse than a named baseline. Like ``-prod`` of Wang et al. 2023 (section 5, table 3), it is the better of
+two plans: the one that was found, and that of the baseline.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class CheckedInputs(NamedTuple):
     hints: list[Hint]
     """Hints with values, which guide constructive heuristics."""
     warnings: list[str]
+    """Warnings for the result."""
 
 
 def check_inputs(
@@ -67,7 +68,7 @@ def check_inputs(
     Raises
     ------
     UsageError, InputError
-        As :func:`resolve_baseline`, :func:`add_hinted_plan` and :func:`checked_plans`.
+        Under the conditions that :func:`resolve_baseline`, :func:`add_hinted_plan` and :func:`checked_plans` list.
     """
     caller_plans, initial = add_hinted_plan(kind, problem, plans, hint), kind.initial(problem)
     baseline_name = resolve_baseline(kind, baseline, (*initial, *caller_plans, *earlier))
@@ -111,7 +112,7 @@ def resolve_baseline(kind: Kind[Any, Any], baseline: str | None, plan_names: Ite
 def add_baseline_maker(
     kind: Kind[Any, Any], problem: Any, baseline: str | None, starts: Iterable[str], chosen: Sequence[Candidate]
 ) -> list[Candidate]:
-    """Returns the candidates of a run. If the named baseline has no plan yet, the candidate that makes it is put first."""
+    """Returns the candidates of a run. If the named baseline has no plan yet, the candidate that makes its plan comes first."""
     if baseline is None or baseline in starts:
         return list(chosen)
     maker = kind.makers(problem).get(baseline)
@@ -191,7 +192,7 @@ HINT = "hint"
 
 
 def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
-    """The plan of a hint, or the plan that was given as a hint, not verified; None if there is none.
+    """The plan of a hint, or the plan that was given as a hint; None if there is none. The plan is not verified.
 
     Raises
     ------
@@ -245,7 +246,7 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
     Raises
     ------
     InputError
-        As :func:`read_hint`; or the plan is not valid for the earlier version.
+        The file has neither a hint nor a plan, it is for another problem, or its plan is not valid for the earlier version.
     UsageError
         The two problems are of different kinds, or the kind cannot match the steps of two versions.
     """
@@ -270,7 +271,7 @@ def read_hint(path: Path, problem: Any) -> Any:
     Raises
     ------
     InputError
-        The file has neither, or it is for another problem; the message names the file.
+        The file has neither a hint nor a plan, or it is for another problem. The message names the file.
     """
     data = files.read_bytes(path)
     if files.peek_format(data) == hints.FORMAT:

@@ -6,7 +6,7 @@ imported by functions of the object: :attr:`Kind.function`, :attr:`Kind.extras`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -76,33 +76,39 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     bound: Callable[[P], int]
     """A lower bound that takes almost no time to compute."""
     candidates: Callable[[P, Options], list[Candidate]]
-    """``(problem, options)`` to all candidates that exist for the problem, most useful first."""
+    """``(problem, options) -> candidates``: all candidates that exist for the problem, most useful first."""
     function: Callable[[str], Callable[[P, Context], None]]
     """The function of the candidate of this name, ``(problem, context) -> None``. Imports the modules that it needs."""
     baselines: tuple[Baseline[P, Q], ...]
     """The baselines that results are compared with. Speedups are computed over the first."""
     facts: Callable[[P, Q | None, Verification[Any] | None], dict[str, Any]]
-    """``(problem, plan, verification)`` to details for the result. Without a plan the last two are None."""
+    """``(problem, plan, verification) -> details`` for the result. Without a plan, the last two arguments are None."""
     identity: Callable[[P], dict[str, str]]
     """The program, target, cost model and digest of a problem."""
     labels: Callable[[P, Q], dict[str, Any]] = lambda problem, plan: {
         field: getattr(problem, field) for field in ("name", "target") if hasattr(plan, field)
     }
-    """``(problem, plan)`` to the fields of plans that repeat facts of the problem, for programs that read or apply the plan
-    alone."""
+    """``(problem, plan) -> fields`` of plans that repeat facts of the problem, for programs that read or apply the plan without
+    its problem."""
     asks_for_any: Callable[[P], bool] = lambda problem: False
     """Whether any valid plan solves the problem, so that better ones are not looked for."""
     assumptions: tuple[str, ...] = ()
-    """Rules that could be changed: fields of the problem (``banks.capacity``). A value that forbids nothing follows ``=`` if
-    there is one (``stalls=allowed``)."""
+    """Rules that the caller could change, as paths of fields of the problem (``banks.capacity``). If the field has a value that
+    forbids nothing, ``=`` and that value follow (``stalls=allowed``)."""
+    helpless: Callable[[P], Collection[str]] = lambda problem: ()
+    """Those of :attr:`assumptions` that cannot help if a problem has no plan: there would be none with other values, either.
+    Called only for problems that are proven to have no plan."""
+    least_capacity: Callable[[P], int] | None = None
+    """A lower bound on the capacity with which a problem can have a plan."""
     unit_of: Callable[[P], Unit] | None = None
     """The unit of a problem's objective, if that depends on the problem; otherwise it is :attr:`unit`."""
     proven: Callable[[P, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
-    """``(problem, objective, bound)`` to details that express in the kind's own terms what is proven."""
+    """``(problem, objective, bound) -> details``, which say in the kind's own terms what is proven."""
     granularity: Callable[[P], int] = lambda problem: 1
-    """A number of which all objectives of a problem are multiples, 1 or more: bounds are rounded up to the next multiple."""
+    """A number, at least 1, of which all objectives of a problem are multiples. Bounds are rounded up to the next multiple."""
     first_bounds: Callable[[P], Iterable[int]] = lambda problem: ()
-    """Yields better and better bounds of a problem: each in some hundredths of a second, all of them in some tenths."""
+    """Yields better and better bounds of a problem. Each takes some hundredths of a second, and all together take some
+    tenths."""
     counts: tuple[str, ...] = ()
     """Names of the facts that describe the size of a problem."""
     highlights: tuple[str, ...] = ()
@@ -160,7 +166,7 @@ def identify(problem: Any, cost_model: str | None = None, target: str | None = N
 
 
 def check(kind: Kind[Any, Any], problem: Any, plan: Any) -> Verification[Any]:
-    """Verifies any object as a plan of the kind. It never raises: errors of the verifier become violations."""
+    """Verifies any object as a plan of the kind. It raises no error: errors of the verifier become violations."""
     try:
         if isinstance(plan, kind.plan):
             return kind.verify(problem, plan)

@@ -40,7 +40,7 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         seconds=round(state.deadline.elapsed, 3),
         unit=kind.unit_for(problem),
         highlights=kind.highlights,
-        # The best objective of every source, not only that of the best plan.
+        # ``sources`` has the best objective of every source of plans.
         details=(state.infeasibility_details if state.infeasible else {})
         | kind.facts(problem, state.plan, None if state.best is None else state.best.check)
         | ({} if state.infeasible else kind.proven(problem, state.objective, state.bound))
@@ -114,8 +114,8 @@ def _warn(run: Run, call: Call) -> None:
 
 
 def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]:
-    """Hash and training of the policy that took part. It need not have found the best plan, because others may have improved
-    its plans."""
+    """Hash and training of the policy that took part in the run. It is named even if another candidate found the best plan,
+    because that candidate may have improved a plan of the policy."""
     ran = {report.name for report in run.reports if report.outcome != "skipped"}
     took_part = (candidate for candidate in chosen if candidate.checkpoint and candidate.name in ran)
     return next(((candidate.checkpoint, candidate.training) for candidate in took_part), (None, ""))

@@ -59,13 +59,13 @@ _IRRELEVANT_VARIABLES = {
 #: Options that the key contains in another form, or on which results do not depend.
 _NOT_IN_KEY = {"time_limit", "work_limit", "baseline", "memory_limit"}
 
-#: Nanoseconds before another use of an entry is recorded, because writing takes longer than reading.
+#: Minimum number of nanoseconds between two records of the use of an entry: writing one takes longer than reading the entry.
 USE_INTERVAL_NS = 10 * 10**9
 
 #: Seconds that SQLite waits for other processes, and seconds between two checks of the lock that another process holds.
 _BUSY, _POLL = 2.0, 0.02
 
-#: Seconds beyond its limit that a call waits for a result of another process; the tolerance of time limits covers them.
+#: Seconds beyond its limit that a call waits for a result of another process; the tolerance of time limits includes them.
 _MARGIN = 0.2
 
 _TABLE = """
@@ -86,12 +86,15 @@ _COLUMNS = (float | None, bytes, bytes | None, bytes, int)
 
 
 class CacheInfo(NamedTuple):
-    """Size of a cache: number of entries, their bytes, and the bytes of its files."""
+    """The size of a cache."""
 
     folder: str
     entries: int
+    """Number of stored results."""
     bytes: int
+    """Bytes of the stored results."""
     file_bytes: int
+    """Bytes of the files of the database."""
 
 
 @dataclass
@@ -101,12 +104,12 @@ class PlanCache:
     Parameters
     ----------
     folder
-        Created if it is missing. Several processes on one machine may share it.
+        The folder, which is created if it is missing. Several processes on one machine may share it.
     most_bytes
         Limit on the bytes of all results. Beyond it, the results that were not used for the longest time are deleted.
     time_limit
-        The time limit in seconds under which results are stored. None means the limit of the call, which the command line
-        reduces by the time for reading the input.
+        The time limit in seconds with which results are stored and looked up. None means the limit of the call. (The command
+        line sets it, because it reduces the limit of the call by the time for reading the input.)
     """
 
     folder: Path
@@ -138,11 +141,11 @@ class PlanCache:
         Parameters
         ----------
         call
-            The call.
+            The checked call.
         deadline
             Deadline of the call.
         compute
-            Computes the result.
+            Computes the result if none is stored.
         on_progress
             Called once with a result from the cache.
         """
@@ -169,7 +172,8 @@ class PlanCache:
     # ------------------------------------------------------------------------------------------------------- results
 
     def get(self, kind: Kind[Any, Any], problem: Any, key: str, time_limit: float) -> Result | None:
-        """The stored result for this key, with its plan verified; None if there is none that is good for the time limit."""
+        """The stored result for this key, with its plan verified. None if there is none, or if it depends on a time limit that
+        is shorter than ``time_limit``."""
         row = self._safely("read", lambda: self._find(key), None)
         if row is None:
             return None
@@ -184,7 +188,7 @@ class PlanCache:
         return result
 
     def put(self, key: str, result: Result, time_limit: float) -> None:
-        """Stores a result if it is reproducible and not too large, with its time limit if it depends on that."""
+        """Stores a result if it is reproducible and not too large. Its time limit is stored if the result depends on it."""
         if not result.is_reproducible:
             return
         data = msgspec.msgpack.encode(msgspec.structs.replace(result, plan=None))
@@ -229,12 +233,12 @@ class PlanCache:
         key
             Key of the result.
         deadline
-            Deadline of this call. A process that needs longer is not waited for.
+            Deadline of this call. It does not wait for a process that needs longer.
 
         Yields
         ------
         bool
-            Whether another process was waited for, so that the result may be stored by now.
+            Whether this call has waited for another process, so that the result may be stored by now.
         """
         path = self.folder / f"{key}.lock"
         end = time.monotonic() + deadline.remaining
@@ -267,7 +271,7 @@ class PlanCache:
 
     @property
     def _files(self) -> list[Path]:
-        """The database file and those that SQLite creates with it."""
+        """The database file, and the files that SQLite creates next to it."""
         return [self._path.with_name(_FILE + ending) for ending in ("", "-wal", "-shm")]
 
     @contextlib.contextmanager
@@ -291,7 +295,7 @@ class PlanCache:
             database.close()
 
     def _find(self, key: str) -> tuple[float | None, bytes, bytes | None, bytes] | None:
-        """An entry of the table, whose last use becomes now."""
+        """Returns an entry of the table, or None, and records that it was used."""
         if not self._path.exists():
             return None
         with self._open() as database:
@@ -363,8 +367,8 @@ class PlanCache:
 
 
 def key_of(call: Call) -> str:
-    """The key of a call's result: digest of everything that the result depends on, without the time limit unless the run is
-    deterministic."""
+    """The key of a call's result: the digest of everything that the result depends on. It contains the limit only if the run is
+    deterministic; results of other runs are stored with their time limits."""
     options = call.options
     limit = options.extent if options.deterministic else None
     other_options = {name: value for name, value in msgspec.structs.asdict(options).items() if name not in _NOT_IN_KEY}

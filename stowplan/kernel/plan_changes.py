@@ -1,7 +1,8 @@
-"""Keeping a result close to an earlier plan, for all kinds: the caller's request, the budget, and the interface for kinds.
+"""How a result is kept close to an earlier plan: the caller's request, the budget of the search, and the interface for kinds.
 
-Changing as few decisions as possible is called plan stability in the planning literature (Fox et al. 2006). A kind implements
-:class:`PlanChanges` (:attr:`stowplan.kernel.kind.Extras.changes`), which says how decisions are reverted.
+Changing as few decisions as possible is called plan stability in the planning literature (Fox et al. 2006). A plan that differs
+less from the earlier plan is called *closer* to it. A kind implements :class:`PlanChanges`
+(:attr:`stowplan.kernel.kind.Extras.changes`), which says how decisions are compared and reverted.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ class KeepClose(msgspec.Struct, frozen=True, kw_only=True):
         How much worse the objective may become than the best one found, as a fraction: 0.01 for one per cent. If an objective
         consists of two numbers, the first may not become worse, and the fraction applies to the second.
     problem
-        The earlier version of the problem. None if the plan is of this problem, or names the things that it decides about.
+        The earlier version of the problem. None if the plan is of this problem, or if it names the objects that its decisions
+        concern.
     """
 
     plan: Any
@@ -38,13 +40,14 @@ class KeepClose(msgspec.Struct, frozen=True, kw_only=True):
     problem: Any = None
 
 
-#: Part of the time limit that is set aside for the closer plan. A deterministic run does work that takes about a third of it.
+#: Part of the time limit that is set aside for the search for a closer plan. A deterministic run does work that takes about a
+#: third of this time.
 SHARE = 0.25
 
-#: Seconds that importing a solver may take.
+#: Seconds that importing a solver takes at most.
 LOADING = 2.0
 
-#: Seconds for each literal of a model while it is built, at most.
+#: Seconds that building a model takes at most for each of its literals.
 BUILDING = 1e-4
 
 
@@ -77,7 +80,8 @@ class Budget:
             self._checks -= 1
 
     def allows(self, checks: int, seconds: float) -> bool:
-        """Whether the budget suffices for this number of checks that take ``seconds`` each, and for as much work after them."""
+        """Whether the budget suffices for twice this number of checks that take ``seconds`` each, so that half of it is left
+        after them."""
         return 2 * checks <= self._checks if self._checks is not None else 2 * checks * seconds <= self._deadline.remaining
 
     def solver_limits(self, parts: int = 1) -> dict[str, Any] | None:
@@ -95,8 +99,8 @@ class Budget:
         return {"time_limit": seconds / parts, "workers": self.options.workers, **common}
 
     def has_room(self, literals: int) -> bool:
-        """Whether a model with this many literals can be built in a part of the remaining time. Building cannot be
-        interrupted."""
+        """Whether a model with this many literals can be built in half of the remaining time. Building cannot be interrupted.
+        Always True in a deterministic run."""
         return self._checks is not None or literals * BUILDING < 0.5 * self._deadline.remaining
 
 
@@ -126,7 +130,7 @@ class PlanChanges(Protocol):
         """
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Any]:
-        """Plans that may be closer, found by searches of the kind itself.
+        """Yields plans that may be closer, which searches of the kind itself find.
 
         Parameters
         ----------

@@ -1,6 +1,6 @@
-"""A run: candidates work at the same time until a criterion ends it.
+"""A run: candidates, the methods that look for plans and bounds, work at the same time until a criterion ends the run.
 
-The run state holds the findings and criteria read it. The worker pool starts candidates and adds their reports to the state.
+The run state holds their findings, and criteria read it. The worker pool starts candidates and adds their reports to the state.
 The kind's initial plans (such as keeping everything in slow memory) are offered first, so that there is a plan whatever
 happens.
 """
@@ -25,11 +25,11 @@ from stowplan.kernel.workers.pool import WorkerPool
 from stowplan.log import LOGGER
 from stowplan.result import CandidateReport, StopReason
 
-#: The stages of a deterministic run: work of the first stage in seconds, factor from one stage to the next, and the largest
-#: part of all the work for a stage before the last.
+#: The stages of a deterministic run. The first has FIRST_STAGE seconds of work, and each later one STAGE_GROWTH times as much
+#: as the one before. Stages before the last have at most the part STAGE_PART of all the work.
 FIRST_STAGE, STAGE_GROWTH, STAGE_PART = 1 / 16, 8, 1 / 4
 
-#: Part of the time limit that the first bounds may take as CPU time of this process.
+#: Part of the time limit that the first bounds may take, measured in CPU time of the calling thread.
 FIRST_BOUNDS = 0.1
 
 
@@ -95,10 +95,10 @@ class Run:
         self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
 
     def run(self, starts: Mapping[str, Start]) -> StopReason:
-        """Runs until nothing is left to gain or to wait for, or no time is left, and returns the reason.
+        """Runs until a criterion ends the run, and returns the reason.
 
-        Ctrl-C is one of the reasons. The findings are in ``state`` and ``reports``. Errors that ``on_progress`` or the caller's
-        criterion raises are passed on. No worker is left running in any case.
+        Ctrl-C gives the reason ``cancelled``. The findings are in ``state`` and ``reports``. Errors that ``on_progress`` or the
+        caller's criterion raises are passed on. No worker is left running in any case.
 
         Parameters
         ----------
@@ -191,7 +191,7 @@ class Run:
         self.reports = [*merged.values()]
 
     def _offer_starts(self, starts: Mapping[str, Start]) -> None:
-        """Offers the bound that costs nothing and the plans to start from."""
+        """Offers the kind's bound that takes almost no time, and the plans to start from."""
         self.state.offer_bound(self.state.kind.bound(self.state.problem), "floor")
         for number, (source, start) in enumerate(starts.items()):
             violations = self.state.offer_plan(start.plan, source, (-1, number), start.checked)

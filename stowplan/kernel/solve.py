@@ -26,7 +26,7 @@ from stowplan.stop import Criterion
 
 PlanT = TypeVar("PlanT", bound=PlanDocument)
 
-#: A deterministic run ends at this multiple of its time limit even if its work is not complete.
+#: A deterministic run is ended at this multiple of its time limit even if its work is not complete.
 CEILING = 2.0
 
 
@@ -110,9 +110,9 @@ def solve(
         Setting this event from another thread ends the run with the best plan so far. Ctrl-C does the same.
     cache
         Folder of a plan cache, in which results are stored. A stored result for the same problem, options and versions is
-        verified and returned if more time could not improve it (it is proven, reached ``gap``, or is of a deterministic run),
-        or if its run had at least this time limit. Otherwise the problem is solved, and the result is stored. None uses no
-        cache.
+        verified and returned if its run had at least this time limit, or if more time could not improve it. The latter is so if
+        it is proven, reached ``gap``, or is of a deterministic run. Otherwise the problem is solved, and the result is stored.
+        None uses no cache.
     certify
         Make a certificate of the bound, ``Result.certificate``: a proof that can be checked without solvers and models
         (docs/reference/certificates.md). A twentieth of the time limit is set aside for this, and up to a fifth is used if the
@@ -159,7 +159,7 @@ def solve(
         result = run_call(call, deadline, on_progress, stop)
     else:
         result = plan_cache.result_of(call, deadline, lambda: run_call(call, deadline, on_progress, stop), on_progress)
-    return msgspec.structs.replace(result, problem=problem, assumptions=assumptions(kind, problem))
+    return msgspec.structs.replace(result, problem=problem, assumptions=assumptions(kind, problem, result))
 
 
 def _run_seconds(options: Options) -> float:
@@ -174,7 +174,7 @@ def run_call(
 ) -> Result:
     """Runs the candidates of a call and makes the result.
 
-    If the call has an earlier plan, it also looks for a plan that differs less from that one.
+    If the caller gave an earlier plan to keep close to, it also looks for a plan that differs less from that one.
     """
     stability_pass, options = call.stability_pass, call.options
     state = RunState(

@@ -11,6 +11,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from stowplan.deadline import Deadline
@@ -23,7 +24,7 @@ from stowplan.verification import Verification
 
 
 class Start(NamedTuple):
-    """A plan to start from."""
+    """A plan from which the candidates of a run may start."""
 
     plan: Any
     checked: Verification[Any] | None = None
@@ -36,10 +37,12 @@ class Best:
 
     plan: Any
     objective: int
+    """In the unit of the kind."""
     source: str
+    """Name of the candidate that found the plan, or the name under which it was given."""
     order: tuple[int, int]
-    """(number of the worker, number of its plan): decides between equally good plans in runs in which the order of arrival must
-    not matter."""
+    """(number of the worker, number of its plan): decides between equally good plans in deterministic runs, in which the order
+    of arrival must not matter. The smaller is preferred."""
     check: Verification[Any]
     """The verification of the plan."""
     seconds: float = 0.0
@@ -55,13 +58,15 @@ class RunState:
     options: Options
     deadline: Deadline
     on_progress: Callable[[Progress], None] | None = None
+    """Called whenever the best plan or the bound improves."""
     baseline: str | None = None
     """Name of the baseline whose plan is preferred to others of the same objective; None if the caller named none."""
     on_plan: Callable[[Any, Verification[Any]], None] | None = None
     """Called with every valid plan, whether it is the best or not."""
     best: Best | None = None
+    """The best plan; None if there is none yet."""
     bound: int | None = None
-    """The largest of ``bounds``."""
+    """The largest of ``bounds``; None if there is none yet."""
     hints: list[Hint] = field(default_factory=list)
     """Checked hints for the problem: the caller's, then those of candidates."""
     guides: dict[str, None] = field(default_factory=dict)
@@ -69,6 +74,7 @@ class RunState:
     evidence: deque[bytes] = field(default_factory=lambda: deque(maxlen=2))
     """The latest evidence for bounds that candidates reported."""
     infeasible: bool = False
+    """Whether it is proven that no plan exists."""
     infeasibility_details: dict[str, Any] = field(default_factory=dict)
     """Details of a proof that no plan exists."""
     sources: dict[str, int] = field(default_factory=dict)
@@ -80,7 +86,9 @@ class RunState:
     bounds: dict[str, int] = field(default_factory=dict)
     """Best bound of each source, except for refuted ones."""
     history: list[HistoryEntry] = field(default_factory=list)
+    """Improvements of the best plan and of the bound so far."""
     warnings: list[str] = field(default_factory=list)
+    """Warnings for the result."""
     cut_short: bool = False
     """Whether a deterministic run had too little time for a step on which its plan depends."""
     numbers: Iterator[int] = field(default_factory=itertools.count)
@@ -100,10 +108,15 @@ class RunState:
         """The objective of the best plan, or None."""
         return None if self.best is None else self.best.objective
 
+    @cached_property
+    def granularity(self) -> int:
+        """A number of which all objectives of the problem are multiples (:attr:`Kind.granularity`), computed once per run."""
+        return self.kind.granularity(self.problem)
+
     @property
     def verify_seconds(self) -> float:
-        """The longest time that verifying one of the latest plans took. Only a few plans are remembered, so that one slow
-        moment of the machine is soon forgotten."""
+        """The longest time in seconds that verifying one of the latest plans took. Only the last few plans count, so that one
+        slow moment of the machine has no lasting effect."""
         return max(self._verify_times, default=0.0)
 
     @property
@@ -132,13 +145,13 @@ class RunState:
         # Only the plan of the named baseline shows that the result is no worse than it.
         if candidate.makes_baseline:
             return True
-        # A proof may arrive before the plans of the baselines, without which there would be no speedup, so the run waits for
-        # those that heuristics will report.
+        # A proof may arrive before the plans of the baselines, without which no speedup can be computed. The run therefore
+        # waits for the baselines that heuristics will report.
         reported = {*self.sources} | self.without_plan
         return candidate.family == "heuristic" and not self.kind.awaited(self.problem) <= reported
 
     def is_needless(self, candidate: Candidate) -> bool:
-        """Whether nothing that a candidate may still find would count, while the run waits for others."""
+        """Whether nothing that this candidate may still find could improve the result: the run only waits for others."""
         return not self.options.deterministic and self.settled_reason() is not None and not self.is_awaited(candidate)
 
     # ------------------------------------------------------------------------------------------------------------ plans
@@ -210,11 +223,12 @@ class RunState:
     def offer_bound(self, bound: int, source: str) -> None:
         """Records a lower bound of a source in the kind's unit, unless a verified plan refutes it.
 
-        It is rounded up to what an objective can be. No further bounds are accepted from a source that was refuted.
+        It is rounded up to the next multiple of the kind's granularity, because all objectives are multiples of it. No further
+        bounds are accepted from a source that was refuted.
         """
         if source in self._refuted:
             return
-        bound += -bound % self.kind.granularity(self.problem)
+        bound += -bound % self.granularity
         self.bounds[source] = max(bound, self.bounds.get(source, bound))
         if self.best is not None and bound > self.best.objective:
             self._refute_bounds(self.best.objective)
@@ -224,7 +238,7 @@ class RunState:
             LOGGER.info("bound %s by %s after %.3f s", self.words(bound), source, self.deadline.elapsed)
 
     def offer_infeasibility(self, source: str, infeasibility_details: dict[str, Any] | None = None) -> bool:
-        """Records a proof that no plan exists, unless there is a plan. Returns whether the problem counts as infeasible now.
+        """Records a proof that no plan exists, unless there is a plan. Returns whether the problem is considered infeasible.
 
         The details are for the result; those of the first proof are kept.
         """

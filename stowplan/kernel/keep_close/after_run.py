@@ -1,5 +1,5 @@
-"""Keeps a plan close to an earlier one: the earlier plan takes part in the run, and the best plan is brought closer to it
-afterwards."""
+"""Keeps a result close to an earlier plan: the earlier plan takes part in the run, and after the run a search looks for a plan
+that differs from it in fewer decisions than the best plan. Such a plan is called *closer*."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stowplan.log import LOGGER
 from stowplan.result import Result
 from stowplan.verification import Verification
 
-#: Source of plans that were brought closer, as the provenance names it.
+#: Source of plans that this search found, as the provenance names it.
 SOURCE = "keep_close"
 
 #: Maximum number of plans of a run that are tried as starting points.
@@ -29,12 +29,14 @@ MAX_PLANS = 50
 
 
 def stability_pass_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
-    """Makes the pass that keeps close to what ``keep_close`` of :func:`stowplan.solve` says.
+    """Makes the pass that keeps a result close to the plan in the argument ``keep_close`` of :func:`stowplan.solve`.
 
     Raises
     ------
-    UsageError, InputError
-        As :func:`given` and :class:`StabilityPass`; also if the caller gave a plan under the name of the earlier one.
+    UsageError
+        The caller gave a plan under the name of the earlier one; or as :func:`given` and :class:`StabilityPass` raise it.
+    InputError
+        As :func:`given` and :class:`StabilityPass` raise it.
     """
     stability_pass = StabilityPass(kind, problem, given(keep_close, kind))
     if EARLIER in plans:
@@ -50,7 +52,7 @@ class StabilityPass:
     kind, problem
         The problem to solve.
     request
-        The earlier plan and what may be lost for it, checked.
+        The checked request: the earlier plan, and how much worse the objective may become.
 
     Raises
     ------

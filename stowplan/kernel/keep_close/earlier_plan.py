@@ -1,4 +1,4 @@
-"""The earlier plan that a result is kept close to, and the difference between plans: what the kinds have in common.
+"""Reads and checks the earlier plan that a result is kept close to, and compares plans with it, for all kinds of problem.
 
 A kind implements :class:`~stowplan.kernel.plan_changes.PlanChanges` as the class ``Changes`` in
 ``portfolio/<kind>/keep_close.py``; for kinds without one, :class:`FieldByField` is used.
@@ -92,12 +92,18 @@ class ByValues:
     problem
         The problem to solve.
     given
-        The earlier plan.
+        The checked request with the earlier plan.
+
+    Raises
+    ------
+    UsageError
+        The earlier plan belongs to another problem and does not name what its decisions are about.
     """
 
     what = "decision"
-    """What decisions are called in the counts, if the earlier plan belongs to another problem."""
+    """The word for decisions in the counts, if the earlier plan belongs to another problem."""
     notes: Sequence[str] = ()
+    """Remarks about parts of the earlier plan that could not be used."""
 
     def __init__(self, problem: Any, given: KeepClose):
         self.problem = problem
@@ -160,10 +166,10 @@ class ByValues:
 def coupled_groups(
     changed: Sequence[int], coupled: Callable[[int], Iterable[int]], should_stop: Callable[[], bool]
 ) -> list[frozenset[int]]:
-    """The set of each decision with all that must be reverted with it. Sets that contain decisions other than ``changed`` are
-    left out."""
+    """For each changed decision, the set of decisions that must be reverted together with it, the smallest sets first. Sets
+    that contain decisions other than ``changed`` are left out, and so are sets of more than :data:`MAX_COUPLED` decisions."""
     free = set(changed)
-    known: dict[int, list[int]] = {}
+    coupled_with: dict[int, list[int]] = {}
     groups: dict[frozenset[int], None] = {}
     for first in changed:
         if should_stop():
@@ -171,9 +177,9 @@ def coupled_groups(
         group, front = {first}, [first]
         while front and len(group) <= MAX_COUPLED:
             member = front.pop()
-            if member not in known:
-                known[member] = list(coupled(member))
-            for other in known[member]:
+            if member not in coupled_with:
+                coupled_with[member] = list(coupled(member))
+            for other in coupled_with[member]:
                 if other not in group:
                     group.add(other)
                     front.append(other)
@@ -203,11 +209,11 @@ class FieldByField(ByValues):
 
     def values(self, plan: Any) -> Sequence[Hashable]:
         """Entries of the fields; None for those that the plan lacks."""
-        tried: list[Hashable] = []
+        entries: list[Hashable] = []
         for name, place in self._places:
             value = getattr(plan, name)
-            tried.append(value if place is None else value[place] if place < len(value) else None)
-        return tried
+            entries.append(value if place is None else value[place] if place < len(value) else None)
+        return entries
 
     def plan(self, values: Sequence[Any], near: Any) -> Any:
         """The plan with these entries."""

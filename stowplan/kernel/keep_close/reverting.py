@@ -25,8 +25,8 @@ MAX_PAIRS = 3000
 
 @dataclass(frozen=True)
 class CostLimit:
-    """The largest objective that a plan may have, and the largest tie-break, a number that compares plans of equal
-    objective."""
+    """The largest objective that a plan may have, in the unit of the kind, and the largest tie-break, a number that compares
+    plans of equal objective."""
 
     objective: int
     tie_break: int
@@ -92,7 +92,9 @@ class AcceptedPlan:
 
     plan: Any
     check: Verification[Any]
+    """The verification of the plan."""
     counts: Counts
+    """For each sort of decision, how many of them differ from the earlier plan, and how many there are."""
 
     @property
     def changed(self) -> int:
@@ -143,7 +145,8 @@ class RevertingSearch:
         return self.best
 
     def offer(self, plan: Any) -> bool:
-        """Takes a plan as the best if it is good enough and differs less from the earlier plan; returns whether that is so."""
+        """Makes a plan the best if it is good enough and differs less from the earlier plan, or as much and is better. Returns
+        whether it is the best now."""
         judged = self._judge(plan)
         return judged is not None and self._keep(*judged)
 
@@ -161,7 +164,7 @@ class RevertingSearch:
         return (plan, verdict) if self._limit.holds(verdict) else None
 
     def _keep(self, plan: Any, verdict: Verification[Any]) -> bool:
-        """Takes a plan that is good enough as the best if it differs less from the earlier plan, or as much and is better."""
+        """Makes a plan that is good enough the best if it differs less from the earlier plan, or as much and is better."""
         close = AcceptedPlan(plan, verdict, self._changes.counts(plan))
         if (close.changed, *_cost(verdict)) >= (self.best.changed, *_cost(self.best.check)):
             return False

@@ -17,11 +17,11 @@ from stowplan.kernel.workers.messages import CandidateId
 from stowplan.kernel.workers.started import Started
 from stowplan.kernel.workers.warm import workers
 
-#: Time reserved for ending processes and assembling the result: at most this many seconds, and this part of the limit.
+#: Time reserved for ending processes and assembling the result: at most this many seconds, and at most this part of the limit.
 RESERVE = 0.1, 0.1
 
-#: Time by which workers stop before the run does, so that their last plans arrive: at most this many seconds, and this part
-#: of the limit.
+#: Time before the end of the run at which workers stop, so that their last plans arrive: at most this many seconds, and at most
+#: this part of the limit.
 LAST_REPORT = 0.3, 0.05
 
 #: Minimum number of seconds for the first plan, with verifying it and another one. It ensures that there is a plan even if the
@@ -80,9 +80,9 @@ class Clock:
         is_late = time.process_time() - self._cpu_at_start >= ALONE_SECONDS or self.deadline.elapsed >= max_seconds
         if self._options.deterministic or is_late:
             return False
-        is_there = workers().is_ready(CandidateId.of(self._state.kind.name, candidate.name))
+        has_process = workers().is_ready(CandidateId.of(self._state.kind.name, candidate.name))
         return any(
-            not (worker.candidate.place == "compiled thread" and (is_there or worker.has_reported)) for worker in threads
+            not (worker.candidate.place == "compiled thread" and (has_process or worker.has_reported)) for worker in threads
         )
 
     def worker_seconds(self, candidate: Candidate, waiting: Sequence[Candidate] = ()) -> float:
@@ -122,8 +122,8 @@ class Clock:
     def _to_first_plan(self, candidate: Candidate) -> float:
         """Seconds that a heuristic in a thread has in any case while no candidate has found a plan; minus infinity for other
         candidates."""
-        may_make_it = candidate.in_thread and candidate.family == "heuristic" and not self._state.families
-        is_wanted = may_make_it and not (self._options.deterministic or self.deadline.was_cancelled)
+        may_find_it = candidate.in_thread and candidate.family == "heuristic" and not self._state.families
+        is_wanted = may_find_it and not (self._options.deterministic or self.deadline.was_cancelled)
         return FIRST_PLAN - self.deadline.elapsed if is_wanted else -math.inf
 
     # ------------------------------------------------------------------------------------------------------- of the run

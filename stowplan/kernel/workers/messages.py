@@ -46,11 +46,15 @@ class Job(msgspec.Struct, tag="job"):
     candidate: CandidateId
     options: Options
     problem: bytes
+    """The encoded problem; empty for a candidate in a thread."""
     end: float
-    """When to stop, on the monotonic clock, which all processes of a machine share."""
+    """When to stop, in seconds on the monotonic clock, which all processes of a machine share."""
     start_plan: bytes | None = None
+    """The encoded plan to start from; None if there is none."""
     start_bound: int | None = None
+    """The best bound at the start; None if there is none, or in a deterministic run."""
     hints: tuple[bytes, ...] = ()
+    """The encoded hints so far."""
     closed: bool = False
     """Whether nothing is left to find and the run only waits for other candidates. This candidate then returns at once."""
     latest: float = 0.0
@@ -61,8 +65,11 @@ class RunUpdate(msgspec.Struct, tag="news"):
     """An update from the parent to a worker: a better plan or bound, a hint, or a change of the time limit."""
 
     plan: bytes | None = None
+    """The best plan, encoded; None if it is unchanged."""
     bound: int | None = None
+    """The best bound; None if it is unchanged."""
     hint: bytes | None = None
+    """Another hint, encoded; None if there is none."""
     closed: bool = False
     """As in :class:`Job`."""
     end: float | None = None
@@ -124,8 +131,8 @@ class WorkerContext(Context):
         self._incumbent = (plan, bound if message.bound is None else message.bound)
 
     def last_report(self, is_reusable: bool = False) -> Report:
-        """The last report of a candidate that returned. It was stopped by the limit if the end that it last asked for has
-        come."""
+        """The last report of a candidate that returned. The candidate counts as stopped by the limit if it returned after its
+        end, or after the end that applied when it last called :meth:`remaining`."""
         return Report(
             "stopped" if time.monotonic() > min(self._end, self._end_when_asked) - _CLOSE else "done", is_reusable=is_reusable
         )

@@ -77,7 +77,7 @@ class WorkerPool:
 
     @property
     def could_win_ties(self) -> list[Candidate]:
-        """Those of :attr:`unfinished` whose plans would be preferred to the best one if they are equally good
+        """Running or stopped candidates whose plans would be preferred to the best plan if they are equally good
         (:attr:`Best.order`)."""
         best = self.state.best
         return [worker.candidate for worker in self._unfinished() if best is None or worker.number < best.order[0]]
@@ -221,7 +221,7 @@ class WorkerPool:
                 self._handle_report(worker, report)
 
     def _handle_end(self, worker: Started) -> None:
-        """Handles the end of a process, which comes after its last report or instead of it."""
+        """Handles the message that a process has ended, which comes after its last report or instead of it."""
         if worker.ended is not None:
             return
         if worker.turn.unstarted_job is not None:
@@ -353,24 +353,24 @@ class WorkerPool:
             if worker.outcome == "failed":
                 why = worker.notes[-1] if worker.notes else "for no known reason"
                 self.state.warnings.append(cut(f"the candidate {worker.candidate.name} failed: {why}"))
-        had_its_time = self.state.settled_reason() is None and reason != "criterion"
-        if had_its_time:
-            self._warn_of_the_unheard()
-        note = "no time was left for it" if had_its_time else "was not needed"
+        used_its_time = self.state.settled_reason() is None and reason != "criterion"
+        if used_its_time:
+            self._warn_of_silent_candidates()
+        note = "no time was left for it" if used_its_time else "was not needed"
         started = {worker.candidate.name for worker in self._workers.values()}
         without = (candidate for candidate in self._waiting if candidate.name not in started)
         skipped = (CandidateReport(candidate.name, None, None, 0.0, "skipped", note, candidate.family) for candidate in without)
         return [*(worker.report(self.clock.deadline.elapsed) for worker in self._workers.values()), *skipped]
 
-    def _warn_of_the_unheard(self) -> None:
+    def _warn_of_silent_candidates(self) -> None:
         """Adds a warning that names the candidates that reported nothing, because the result does not show what they could have
         found."""
-        unheard = [worker.candidate for worker in self._workers.values() if worker.outcome == "stopped"] + self._waiting
-        heard = {worker.candidate.name for worker in self._workers.values() if worker.has_reported}
+        stopped = [worker.candidate for worker in self._workers.values() if worker.outcome == "stopped"] + self._waiting
+        reported = {worker.candidate.name for worker in self._workers.values() if worker.has_reported}
         # In a deterministic run, candidates that only prove bounds get whatever time is left, so their silence is no reason for
         # a warning. A missing baseline has a warning of its own.
-        of_itself = [each for each in unheard if not (each.makes_baseline or (self.options.deterministic and each.proves_only))]
-        names = [name for name in dict.fromkeys(candidate.name for candidate in of_itself) if name not in heard]
+        expected = [each for each in stopped if not (each.makes_baseline or (self.options.deterministic and each.proves_only))]
+        names = [name for name in dict.fromkeys(candidate.name for candidate in expected) if name not in reported]
         if names:
             when = "before the run was cancelled" if self.clock.deadline.was_cancelled else "within the limit"
             self.state.warnings.append(f"{', '.join(names)}: no report {when}")

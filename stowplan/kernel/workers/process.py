@@ -51,7 +51,7 @@ class ProcessTurn(Turn):
                 self.process.kill()
 
     def cause_of_death(self) -> str:
-        """How a process ended that closed its pipe without a last report."""
+        """The cause for which the process closed its pipe without a last report, as text."""
         return self._killed_for or describe_end(self.process.end())
 
 
@@ -147,7 +147,7 @@ class WorkerProcess(ChildProcess):
             turn.post(None)
 
     def _take(self, report: Report) -> None:
-        """Handles one report."""
+        """Handles one report of the process."""
         turn = self.turn
         if report.is_reusable:
             # The process becomes available before the last report is read, so that the next candidate can use it.

@@ -63,7 +63,7 @@ class Turn:
         self.stop()
 
     def cause_of_death(self) -> str:
-        """Why there was no last report."""
+        """The cause of an end without a last report, as text."""
         return "it ended without a last word"
 
 
@@ -72,17 +72,24 @@ class Started:
     """The run's record of a candidate that has been started."""
 
     number: int
+    """Number of the worker, in the order in which the workers of a run start."""
     candidate: Candidate
     turn: Turn
     began: float
+    """When it was started. All times here are in seconds since the start of the run."""
     until: float
-    """When it must stop. All times here are in seconds since the start of the run."""
+    """When it must stop."""
     objective: int | None = None
+    """Objective of the best valid plan that it has reported."""
     bound: int | None = None
+    """Best bound that it has reported."""
     outcome: Outcome = "stopped"
+    """How it ended, or would end if it were stopped now."""
     plans: int = 0
+    """Number of plans that it has reported."""
     notes: list[str] = field(default_factory=list)
     ended: float | None = None
+    """When it ended; None while it is running."""
     has_reported: bool = False
     """Whether it has reported anything; for a heuristic, whether it has found anything."""
 

@@ -27,7 +27,8 @@ from stowplan.process_memory import resident
 #: Environment variable; if it is 0, every job gets a new process.
 KEEP_VARIABLE = "STOWPLAN_KEEP_WORKERS"
 
-#: Seconds that a run waits at its limit for candidates to return, and seconds that they have afterwards before they are killed.
+#: Seconds that a run waits at its limit for candidates to return, and seconds after which those that have not returned are
+#: killed.
 STOP_SECONDS, LINGER_SECONDS = 0.1, 2.0
 
 #: A variable that pytest changes for every test. Workers ignore it; otherwise no test could reuse the workers of another.
@@ -35,11 +36,14 @@ _PYTEST_VARIABLE = "PYTEST_CURRENT_TEST"
 
 
 class ProcessSettings(NamedTuple):
-    """What a process was started with. A call in another folder or environment needs other processes."""
+    """The settings that a process was started with. A call in another folder or environment needs other processes."""
 
     executable: str
+    """Path of the Python interpreter."""
     folder: str
+    """Working directory."""
     environment: dict[str, str]
+    """Environment variables."""
 
 
 class WarmWorkers:
@@ -108,8 +112,8 @@ class WarmWorkers:
             self._keep(process)
 
     def finish(self, turns: Iterable[ProcessTurn], *, at_limit: bool, are_awaited: bool = False) -> None:
-        """Ends the turns of a run. Processes that stop are kept; the others are killed after a while and, if further calls are
-        likely, replaced.
+        """Ends the turns of a run. Processes that stop are kept. The others are killed after a while and, if further calls are
+        likely, replaced by new ones.
 
         A process that is still importing, or that checks seldom whether to stop, has :data:`LINGER_SECONDS` and is kept for the
         next call if it stops within them: starting a new one would take as long.
@@ -190,7 +194,7 @@ class WarmWorkers:
                 process.kill()
 
     def _trim(self) -> None:
-        """Ends superfluous processes: first those that are dead, then those that a call like the last could not use."""
+        """Ends superfluous processes: first dead ones, then those that a call like the last one could not use."""
         with self._lock:
             fit = self._fitting()
             remaining = [*fit, *(process for process in self._waiting if process not in fit and process.is_alive)][
@@ -228,7 +232,7 @@ class WarmWorkers:
 
 
 def _current_settings() -> ProcessSettings:
-    """What a process that is started now gets."""
+    """The settings of a process that is started now."""
     # Numerical libraries use one thread in each process, because the processes run in parallel.
     environment = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1") | child_environment()
     environment.pop(_PYTEST_VARIABLE, None)
