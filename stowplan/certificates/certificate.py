@@ -13,11 +13,13 @@ class Certificate(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """A claim about a bound, and its proof; see docs/reference/certificates.md."""
 
     kind: str
+    """Name of the kind of problem."""
     problem: str
     """Digest of the problem in the checker's canonical form."""
     bound: int | None
     """No plan has a smaller objective, in the kind's unit. None claims that no plan exists."""
     proof: dict[str, Any]
+    """The proof: its ``form``, and the numbers that the checker needs for this form."""
     format: str = checker.FORMAT
     version: int = checker.VERSION
 
@@ -38,8 +40,8 @@ class Certificate(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Raises
         ------
         MalformedError
-            This is not a certificate for such a problem.
+            The problem is of no kind that the checker knows, or the proof does not have the structure that its form requires.
         UnprovenError
-            It is for another problem, or its proof does not show the claim.
+            The certificate is for another problem, or its proof does not show the claim.
         """
         return checker.check(files.encode(problem), files.encode(self))

@@ -6,7 +6,7 @@ rules are implemented here anew, from the pages of ``docs/reference`` alone.
     python -m stowplan.certificates.checker problem.json proof.json
 
 To audit the checker, read docs/reference/certificates.md, which explains each form of proof by an example, and then these
-files, each of which knows only those before it:
+files, each of which imports only those before it:
 
 - ``reading`` and its table ``problems.toml``: strict reading of files; every field and value that problems may have
 - ``packing``: forms ``load``, ``search`` and ``crowds`` of packing
@@ -16,8 +16,9 @@ files, each of which knows only those before it:
 - ``models``: form ``prices`` of LLM placement
 - this file: which form belongs to which kind, and the order of checks
 
-The function of a form returns the largest bound that a proof shows, and its docstring states the inequality. Wherever a proof
-could leave out something that makes plans cheaper, the function computes a lower bound of it.
+The function of a form returns the largest bound that a proof of this form shows, and its docstring states the inequality. A
+proof cannot leave out anything that makes plans cheaper: the function computes a lower bound for everything it does not
+mention.
 
 Other packages add their own kinds by an entry point (:data:`ENTRY_POINT_GROUP`).
 """
@@ -49,7 +50,7 @@ FORMAT, VERSION = "stowplan.certificate", 1
 #: :class:`Rules`.
 ENTRY_POINT_GROUP = "stowplan.certificates"
 
-#: Maximum number of characters in a message of a kind's name, and of an error in reading a proof.
+#: Messages quote at most this many characters of a kind's name, and of an error in reading a proof.
 SHOWN_KIND, SHOWN_ERROR = 40, 100
 
 #: A function of ``(problem, proof)`` that returns the largest bound that the proof shows, or None if it shows that no plan
@@ -80,7 +81,7 @@ SHAPE_ERRORS = (LookupError, TypeError, AttributeError, ArithmeticError, MemoryE
 
 
 class Rules(NamedTuple):
-    """What the checker needs for a kind."""
+    """The data and functions that the checker needs for a kind."""
 
     known: Fields
     """Fields and values that problems may have, as in ``problems.toml``."""
@@ -105,10 +106,12 @@ class Verdict(NamedTuple):
     """The outcome of a successful check."""
 
     form: str
+    """The form of the proof."""
     bound: int | None
-    """The claim of the certificate, which its proof shows: no plan has a smaller objective. None: no plan exists."""
+    """The claim of the certificate, which its proof shows: no plan has a smaller objective, in the unit of the kind. None means
+    that no plan exists."""
     shown: int | None
-    """The largest bound that the proof shows, which may be larger than the claim."""
+    """The largest bound that the proof shows, which may be larger than the claim. None means that no plan exists."""
 
 
 def check(problem: bytes, certificate: bytes) -> Verdict:
@@ -117,7 +120,7 @@ def check(problem: bytes, certificate: bytes) -> Verdict:
     Parameters
     ----------
     problem, certificate
-        Contents of their files.
+        The contents of their files.
 
     Raises
     ------

@@ -8,9 +8,9 @@ after that moment (x_user = 1) and was written before it (x_writer = 0) is live 
 
     live >= own + sum over rows of ``held``: amount * (x_user - x_writer)
 
-Here ``own`` is what ``at`` itself has live, and the amounts of one storage add up to at most its size. The sum is linear in x,
-so that its minimum is found operator by operator. The amounts are a flow in a network and bound its minimum cut (Ford and
-Fulkerson).
+Here ``own`` are the bytes that must be live because ``at`` itself reads or writes them, and the amounts of one storage add up
+to at most its size. The sum is linear in x, so that its minimum is found operator by operator. The amounts are a flow in a
+network and bound its minimum cut (Ford and Fulkerson).
 """
 
 from __future__ import annotations
@@ -91,7 +91,8 @@ def reached(op: int, links: Links) -> set[int]:
     return found
 
 
-#: Stand for operators: the end, which reads what exists then, and the start, which writes what exists from the start.
+#: Numbers that stand for operators: END reads the storages that exist at the end, and START writes those that exist from the
+#: start.
 END, START = -1, -2
 
 #: Coefficient of each operator's x in the sum.
@@ -99,7 +100,8 @@ Slopes = Counter[int]
 
 
 def cut(problem: Fields, proof: Fields) -> int | None:
-    """The minimum peak of operator order in bytes. For rematerialization the minimum added cost, or None if nothing fits."""
+    """The minimum peak of operator order in bytes. For rematerialization, the minimum added cost, or None if no plan fits into
+    the limit."""
     graph, at = Graph(problem), whole(proof, "at")
     if "limit" not in problem:
         return _peak(graph, at, proof)
@@ -108,7 +110,7 @@ def cut(problem: Fields, proof: Fields) -> int | None:
 
 
 def ranges(problem: Fields, proof: Fields) -> int | None:
-    """The minimum added cost if values may be sent to a host and fetched back, or None if nothing fits.
+    """The minimum added cost if values may be sent to a host and fetched back, or None if no plan fits into the limit.
 
     Suppose that F bytes that are read later exist only on the host while ``at`` runs. They were sent before ``at`` and are
     fetched after it, which takes c = F / bandwidth each, while operators run. The other live bytes fit into the limit, so that
@@ -143,10 +145,10 @@ def ranges(problem: Fields, proof: Fields) -> int | None:
 
 
 def _peak(graph: Graph, at: int, proof: Fields) -> int | None:
-    """The minimum peak of operator order. Operators run once, so x is 0 for those that ``at`` needs, and 1 for ``at`` and those
-    that need it.
+    """The minimum peak of operator order in bytes. Operators run once, so x is 0 for those that ``at`` needs, and 1 for ``at``
+    and those that need it.
 
-    peak >= sizes of what ``at`` writes + sum of slope * x
+    peak >= sizes of the storages that ``at`` writes + sum of slope * x
     """
     own, replaced = {*graph.ops[at]["writes"]}, graph.replaced[at]
     fixed_x = {at: 1} | _same_x(reached(at, graph.after), 1) | _same_x(reached(at, graph.before), 0)
@@ -181,8 +183,9 @@ def _limit(problem: Fields) -> int:
 def _room(graph: Graph, problem: Fields, at: int) -> int:
     """Bytes that may be live at the first run of ``at``: the limit minus the largest reservation that is in force then.
 
-    A reservation of ``times`` the bytes that are live at ``at`` itself leaves its room to 1 + times of them. The bytes that are
-    live at another operator are at least those that it reads and writes.
+    A reservation may be ``times`` the bytes that are live at an operator. If that operator is ``at``, its live bytes and the
+    reservation together are 1 + times the former. The bytes that are live at another operator are at least those that it reads
+    and writes.
     """
     limit = _limit(problem)
     room, past, future = limit, reached(at, graph.before), reached(at, graph.after)
@@ -218,7 +221,7 @@ def _bytes(graph: Graph, storages: set[int]) -> int:
 
 
 def _prices(graph: Graph, own: set[int], price: int) -> list[int]:
-    """Maximum amount of each storage in rows: its size at a price, or 0 if the storage is counted already."""
+    """Maximum amount of each storage in rows: its size times the price of a byte, or 0 if it is counted already, in ``own``."""
     return [0 if storage in own else price * size for storage, size in enumerate(graph.size)]
 
 
@@ -254,7 +257,7 @@ def _after(graph: Graph, proof: Fields) -> Slopes:
 
 
 def _least(slopes: Slopes, fixed_x: dict[int, int]) -> int:
-    """``sum of slope * x >= sum of slope * known x + sum of min(0, slope)`` over the other operators.
+    """The minimum of ``sum of slope * x``: slope * x for operators whose x is fixed, and min(0, slope) for all others.
 
     The start is before ``at`` (x = 0), and the end is after it (x = 1).
     """

@@ -19,7 +19,7 @@ MAX_TILES = 4096
 
 
 class Edge(NamedTuple):
-    """A value that one instruction reads from another, ``distance`` iterations later."""
+    """A value that the instruction ``target`` reads from the instruction ``source``, ``distance`` iterations later."""
 
     source: int
     target: int
@@ -156,7 +156,7 @@ class Body:
         return None
 
     def reach(self) -> list[set[int]]:
-        """For each tile, the tiles that its values can reach: all, if values may pass through tiles."""
+        """For each tile, the tiles that its values can reach. If values may pass through tiles, they reach all tiles."""
         height, width = self.machine["rows"], self.machine["columns"]
         reached = [{*self.tiles} if self.may_pass_through else {tile} for tile in sorted(self.tiles)]
         for tile, link in product(self.tiles, self.machine["links"]):
@@ -190,7 +190,7 @@ def schedule(problem: Fields, proof: Fields) -> int | None:
 
 
 def recurrence(body: Body, proof: Fields) -> int:
-    """The II ``least``, because at an II of one clock less some instructions wait for each other endlessly.
+    """Returns the II ``least`` if at an II of one clock less some instructions wait for each other endlessly.
 
     Around a cycle of waits: II * sum of distances >= sum of clocks
     """
@@ -200,11 +200,11 @@ def recurrence(body: Body, proof: Fields) -> int:
 
 
 def resource(body: Body, proof: Fields) -> int:
-    """The II that follows from a count of the instructions that must be on some ``tiles``, or of their ``requests`` to the
-    interfaces that serve these.
+    """The II that follows from the number of instructions that must be on some ``tiles``, or, with ``requests``, from the
+    number of their requests to the interfaces that serve these tiles.
 
-    II * number of tiles >= instructions that may only be on these tiles, because each tile has one slot in each clock; II *
-    ports >= those of them that send a request
+    II * number of tiles >= number of instructions that may only be on these tiles, because a tile has one slot in each clock;
+    II * ports >= number of these instructions that send a request
     """
     tiles, of_requests = {*numbers(proof, "tiles")}, "requests" in proof
     ports = sum(ports for served, ports in body.interfaces if served & tiles)
@@ -213,7 +213,7 @@ def resource(body: Body, proof: Fields) -> int:
 
 
 def search(body: Body, proof: Fields) -> int:
-    """The II ``least``, because a search over all assignments of groups to tiles finds none for a smaller one.
+    """Returns the II ``least`` if a search over all assignments of groups to tiles finds none for a smaller II.
 
     The group with the fewest remaining tiles comes first.
     """
@@ -253,7 +253,8 @@ class Tiling:
         self.start = Placing({group: body.allowed[group] if fits[group] else set() for group in self.size}, Counter())
 
     def _near(self, body: Body) -> dict[int, list[tuple[int, list[set[int]]]]]:
-        """Values over links must be within reach in both directions, and groups that are apart have different tiles."""
+        """Computes :attr:`near`. The reader of a value over a link must be on a tile that the value reaches, and groups that
+        are apart have different tiles."""
         tiles, forth = sorted(body.tiles), body.reach()
         back = [{start for start in tiles if end in forth[start]} for end in tiles]
         others = [body.tiles - {tile} for tile in tiles]

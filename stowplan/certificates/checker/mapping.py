@@ -1,11 +1,11 @@
 """Form ``prices`` of memory mapping: Lagrangian duality, with the cheapest path of each tensor by dynamic programming.
 
-Memory has a price at each step, time of copies has one at each moment, and so has each preload. Each use has an amount that its
-tensor earns if it is fast there. Then, for every plan,
+Memory has a price at each step, the time of copies has a price at each moment, and each preload has one. Each use has an amount
+that its tensor earns if the use is *fast*, that is, in fast memory. Then, for every plan,
 
-    denominator * latency >= sum over steps of the least of (weighted latency + what its fast uses earn)
+    denominator * latency >= sum over steps of the least of (weighted latency + amounts that its fast uses earn)
                            + sum over tensors of the cost of the cheapest path through its accesses
-                           - what all memory, all time of the channels and all preloads would cost
+                           - price of all memory, all time of the channels and all preloads
 
 The rules are those of docs/reference/memory-mapping.md. Restrictions on offsets and on the order of copies are ignored, which
 can only make the bound smaller.
@@ -49,7 +49,7 @@ class Mapping:
         """Price of a copy's time at boundaries: the time of all channels together costs as much as time itself."""
         self.channel_price = [min(price, self.wait_price) for price in numbers(proof, "channel", length=self.horizon)]
         """Price of a copy's time during each step."""
-        # No plan has smaller latencies.
+        # Lower bounds of the weighted latency of each step.
         floors = [step["weight"] * least_of_step(step, 1, [0] * len(step["uses"]), 0) for step in problem["steps"]]
         self.time_until = None if self.has_stalls else [0, *accumulate(floors)]
         """Time up to each boundary. None if stalls are allowed, because copies then have more time."""
@@ -61,7 +61,7 @@ class Mapping:
         self.limits = self._limits(floors)
         """Price of all limited resources together."""
         self.cuts: list[list[tuple[int, int]]] = [[(-1, 0)] for _ in self.units]
-        """For each tensor (step, its price in cuts of steps up to that)."""
+        """For each tensor, rows (step, price of the tensor in all cuts of steps up to this one), by ascending steps."""
         self._read_cuts(proof)
         self.boundaries_outside = cache(self._boundaries_outside)
 
@@ -74,7 +74,7 @@ class Mapping:
         return int(limits)
 
     def _read_cuts(self, proof: Fields) -> None:
-        """Reads cuts, which price memory of one step: ``sum of units <= room``, rounded."""
+        """Reads cuts. Each gives a price to a rounded inequality ``sum of units <= room`` of the memory of one step."""
         for cut in sorted(list_field(proof, "cuts"), key=lambda cut: whole(cut, "step")):
             step, price = whole(cut, "step"), whole(cut, "price")
             cut_units, room = rounded(cut, self.units, self.room)
@@ -92,19 +92,19 @@ class Mapping:
         return bool(self.units[tensor] <= self.room)
 
     def latency_price(self, step: int) -> int:
-        """Weight of the latency of a step. If stalls are allowed, latency is also time of all channels, and its weight is
-        smaller by the price of that."""
+        """Weight of the latency of a step. If stalls are allowed, all channels can copy during the latency, and its weight is
+        smaller by the price of their time."""
         return int(self.denominator - self.problem["channels"] * self.channel_price[step] * self.has_stalls)
 
     def held(self, tensor: int, start: int, end: int) -> int:
-        """Price of a tensor's place in fast memory during steps ``[start, end)``."""
+        """Price of the fast memory that a tensor occupies during steps ``[start, end)``."""
         cuts = self.cuts[tensor]
         before, after = (bisect_left(cuts, (step,)) - 1 for step in (start, end))
         return int(self.units[tensor] * (self.memory_until[end] - self.memory_until[start]) + cuts[after][1] - cuts[before][1])
 
     def copied(self, start: int, end: int, duration: int) -> int:
-        """Minimum cost of a copy between two boundaries, as if all of it ran where time is cheapest; NEVER if there is too
-        little time."""
+        """Minimum cost of a copy between two boundaries, as if all of it ran at the moment at which time is cheapest; NEVER if
+        there is too little time."""
         # A tensor that is copied out at the end of the program would have to stay for one more step.
         is_too_late = start == (self.horizon if self.problem["evictions"] == "whole_steps" else NOWHERE)
         if is_too_late or (self.time_until and (start >= end or self.time_until[end] - self.time_until[start] < duration)):
@@ -113,7 +113,7 @@ class Mapping:
 
 
 def least_of_step(step: Fields, factor: int, prices: list[int], most_sets: int = MAX_COMBINATIONS) -> int:
-    """Minimum of ``factor * latency + sum of the prices of fast uses`` over all sets of uses, or a smaller number."""
+    """Minimum of ``factor * latency + sum of the prices of fast uses`` over all sets of fast uses, or a smaller number."""
     roles = _roles(step)
     if step["table"] is not None:
         return _least_by_table(step["table"], factor, prices, roles)
@@ -243,7 +243,7 @@ class Path:
         return self.extra * len(self.accesses) + ended
 
     def held(self, start: int, end: int) -> int:
-        """Price of its place in fast memory during steps ``[start, end)``."""
+        """Price of the fast memory that the tensor occupies during steps ``[start, end)``."""
         return self.mapping.held(self.tensor, start, end)
 
     def _begin(self) -> States:
@@ -284,12 +284,12 @@ class Path:
         return States(slow if is_read else min(slow, lost), NEVER, NEVER, min(begun, clean, dirty) + held - earned)
 
     def _during(self, access: Access) -> tuple[int, int]:
-        """The price of its place during a step, and the amount that a fast access earns."""
+        """The price of the tensor's memory during a step, and the amount that a fast access earns."""
         earned = self.mapping.earned[access.read] + self.mapping.earned[access.write] + self.extra
         return self.held(access.step, access.step + 1), earned
 
     def _next_free(self, boundary: int) -> int:
-        """The first boundary, from this one on, at which it may enter or leave."""
+        """The first boundary, from this one on, at which the tensor may enter or leave fast memory."""
         return self.free[bisect_left(self.free, boundary)]
 
     def _window(self, first: int, last: int) -> list[int]:
@@ -303,8 +303,8 @@ class Path:
         return self.mapping.copied(window[0], window[-1], self.facts["copy_out_ps"]) if window else NEVER
 
     def _copied_in(self, first: int, last: int) -> int:
-        """Minimum cost of a copy-in that has ended by the end of a gap, and of the place in fast memory from its start on, or a
-        smaller number.
+        """Minimum cost of a copy-in that has ended by the end of a gap, and of the fast memory that it occupies from its start
+        on, or a smaller number.
 
         The copy may start in an earlier gap and continue during slow reads.
         """
@@ -313,7 +313,8 @@ class Path:
         for examined, start in enumerate(reversed(window)):
             earliest = start if examined < MAX_EXAMINED else window[0]
             paid = self.mapping.copied(earliest, window[-1], self.facts["copy_in_ps"])
-            # The slices of a sliced copy may arrive late, except for a first one that takes the time.
+            # The slices of a sliced copy may arrive one after the other up to the end of the window. The memory that they
+            # occupy before is ignored, which can only make the bound smaller.
             held = self.held(window[-1] if is_sliced else start, last)
             best = min(best, held + paid)
             # An earlier start never needs less memory.

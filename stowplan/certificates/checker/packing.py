@@ -1,5 +1,5 @@
-"""Forms of packing: ``load``, the bytes that are live at one moment; ``search``, over all ways in which pairs can be ordered;
-and ``crowds``, for reuse penalties: sets of buffers of which few fit side by side.
+"""Forms of packing: ``load`` counts the bytes that are live at one moment, ``search`` tries all ways in which pairs of buffers
+can be ordered, and ``crowds``, for reuse penalties, uses sets of buffers of which few fit side by side.
 
 A buffer has the bytes ``[offset, offset + size)`` while it is live. Two buffers that are live at the same moment share no byte,
 unless one of them, the result, names the other as an operand in its ``overlaps`` and starts sufficiently far below the
@@ -31,7 +31,8 @@ def is_live(buffer: Fields, moment: int) -> bool:
 
 
 def load(problem: Fields, proof: Fields) -> int | None:
-    """The minimum height in bytes, or None if that exceeds the capacity. With reuse penalties, heights do not count: it is 0.
+    """The minimum height in bytes, or None if that exceeds the capacity. With reuse penalties, the objective is not the height,
+    and 0 is returned.
 
     Buffers that are live at ``moment`` share no bytes except for those that :func:`shared` bounds, so that
 
@@ -120,10 +121,11 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
 def crowds(problem: Fields, proof: Fields) -> int:
     """A lower bound on the sum of the reuse penalties, by sets of buffers (``crowds``, their numbers) without a common pair.
 
-    Of the m buffers of a set, every two are live together or have a penalty. At most k of them lie side by side: so many of the
-    smallest fit into the capacity without the buffers at fixed offsets that are live together with all of them. By Turán's
-    theorem, at least as many pairs share bytes as lie within k groups of nearly equal size. They cost no less than the cheapest
-    pairs with a penalty.
+    Of the m buffers of a set, every two are live together or have a penalty. At most k of them lie side by side. Here k is the
+    number of the smallest ones that together fit into the capacity, less the size of the buffers at fixed offsets that are live
+    together with all of them. If the m buffers are divided into k groups of nearly equal size, then, by Turán's theorem, at
+    least as many pairs share bytes as there are pairs within groups. They cost no less than as many of the cheapest pairs with
+    a penalty.
     """
     buffers, capacity = problem["buffers"], problem["capacity"]
     need(all("overlaps" not in buffer for buffer in buffers), "problem", "some buffers may share bytes while they are live")
@@ -131,7 +133,7 @@ def crowds(problem: Fields, proof: Fields) -> int:
     number = {buffer["id"]: at for at, buffer in enumerate(buffers)}
     costs = {frozenset((number[each["first"]], number[each["second"]])): each["cost"] for each in problem["penalties"]}
     hard = {frozenset(ways[0][:2]) for ways in _pairs_live_together(buffers)}
-    bound, taken = 0, set[frozenset[int]]()
+    bound, counted = 0, set[frozenset[int]]()
     for members in proof["crowds"]:
         need(
             len({*members}) == len(members) and {*members} <= {*range(len(buffers))}, "proof", "a crowd names no set of buffers"
@@ -141,19 +143,19 @@ def crowds(problem: Fields, proof: Fields) -> int:
             all(buffers[at]["size"] > 0 and buffers[at]["offset"] is None for at in members), "proof", "a buffer has its place"
         )
         need(pairs <= hard | costs.keys(), "proof", "two buffers of a crowd may share bytes at no cost")
-        paid = [costs[pair] for pair in pairs - hard]
-        need(taken.isdisjoint(pairs - hard), "proof", "two crowds have a pair in common")
-        taken |= pairs - hard
+        pair_costs = [costs[pair] for pair in pairs - hard]
+        need(counted.isdisjoint(pairs - hard), "proof", "two crowds have a pair in common")
+        counted |= pairs - hard
         fixed = [at for at, buffer in enumerate(buffers) if buffer["offset"] is not None]
         around = [at for at in fixed if all(frozenset((at, member)) in hard for member in members)]
         need(all(frozenset(pair) in hard for pair in combinations(around, 2)), "proof", "fixed buffers may share bytes")
-        room, beside = capacity - sum(buffers[at]["size"] for at in around), 0
+        room, fitting = capacity - sum(buffers[at]["size"] for at in around), 0
         for size in sorted(buffers[at]["size"] for at in members):
             room -= size
-            beside += room >= 0
-        # No buffer fits, so that there is no plan: any bound holds, and this one is the least.
-        groups = [len(members[at::beside]) for at in range(beside)]
-        bound += sum(sorted(paid)[: sum(size * (size - 1) // 2 for size in groups)])
+            fitting += room >= 0
+        # If no buffer fits, there is no plan, and any bound holds. This set then adds nothing to the bound.
+        groups = [len(members[at::fitting]) for at in range(fitting)]
+        bound += sum(sorted(pair_costs)[: sum(size * (size - 1) // 2 for size in groups)])
     return bound
 
 
@@ -163,8 +165,8 @@ def _is_broken(lowest: list[int], lower: int, upper: int, size: int, same: bool)
 
 
 def _pairs_live_together(buffers: list[Fields]) -> list[list[Way]]:
-    """Both ways for each pair of buffers that are live at the same moment. If two buffers are, then also at a moment at which
-    one begins to live."""
+    """Both ways for each pair of buffers that are live at the same moment. Two buffers that are live together are so at a
+    moment at which one of them begins to live, so that only these moments are examined."""
     begins = {moment for buffer in buffers for moment in (buffer["lower"], *(end for _, end in buffer["gaps"]))}
     moments = [{moment for moment in begins if is_live(buffer, moment)} for buffer in buffers]
     pairs = []

@@ -1,4 +1,4 @@
-"""Form ``prices`` for items that are in one memory all their life: tensors in tiers, buffers in banks, tensors on chip or off.
+"""Form ``prices`` for items that are in one memory all their life: tensors in tiers, buffers in banks, tensors on or off chip.
 
 A byte of a memory has a price at a moment, and each use of a tensor earns an amount in each tier. A plan then costs at least as
 much as every layer at its minimum and every item in its cheapest memory, minus the price of all memory. Offsets are ignored,
@@ -35,7 +35,7 @@ class Item(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A problem as memories, and items that are placed in one of them each."""
+    """A problem as memories and items, each of which is placed in one of the memories."""
 
     room: list[int]
     """Bytes of each memory."""
@@ -69,7 +69,8 @@ def prices(read: Callable[[Fields, Fields], Placed], problem: Fields, proof: Fie
 
 
 def tiers(problem: Fields, proof: Fields) -> Placed:
-    """The tiers; the weights (item 2i) and the output (2i + 1) of each layer i; the latency minus what uses earn, in ps.
+    """The tiers; the weights (item 2i) and the output (item 2i + 1) of each layer i; and the least latency of all layers in ps,
+    plus the amounts that uses earn.
 
     The amount that a use of an item earns in a tier is subtracted from the cost of the item there and added to the times of the
     layer:
@@ -171,10 +172,11 @@ def _accesses(problem: Fields) -> tuple[list[list[Access]], list[list[Access]]]:
 
 
 def _copied(tensor: Fields, readers: list[Access], writers: list[Access]) -> int:
-    """Bytes of a copy between banks that a tensor certainly needs, or fewer.
+    """A lower bound on the bytes that are copied between banks for a tensor.
 
-    Layouts are -1, the axes, and then the views. In whatever layout the tensor is written, a reader that does not accept this
-    layout needs a copy in one of its own. Only one copy is counted, the largest.
+    Layouts are -1, the axes, and then the views. A reader that does not accept the layout in which the tensor is written needs
+    a copy in a layout that it accepts. Only the largest copy is counted, for the layout of the writers for which it is
+    smallest.
     """
     size: int = tensor["bytes"]
     sizes = dict(enumerate([size] * (1 + len(tensor["shape"])) + [view["bytes"] for view in tensor["views"]], -1))

@@ -1,4 +1,4 @@
-"""What proofs by prices share: rounding of rows of memory, the minimum over choices, and form ``tree``, which splits the plans.
+"""Functions for proofs by prices: rounding of rows of memory, the minimum over choices, and form ``tree``, which splits plans.
 
 The bounds use Lagrangian duality. A plan that satisfies ``sum of units <= room`` costs at least as much as the same plan with
 ``price * (units - room)`` added, for any price of at least 0. What remains is a minimum for each item by itself.
@@ -36,8 +36,8 @@ Prices = Callable[[Fields, Fields, Splits], int | None]
 
 
 def rounded(part: Fields, units: list[int], room: int) -> tuple[list[int], int]:
-    """A row of memory at one moment, or a cut that is derived from it: the units of each tensor, and the room that no set of
-    tensors that fits exceeds.
+    """Rounds a row of memory at one moment to a cut. Returns the units of each tensor in the cut, and the room, which the sum
+    of the units of no set of tensors that fits into memory exceeds.
 
     Each of ``rounds`` is a mixed-integer rounding of the row before it (Marchand and Wolsey 2001; lemma B4 of
     docs/reference/memory-mapping-models.md). Before the rounding, x of the tensors in ``turned`` is replaced by 1 - x, and
@@ -75,13 +75,13 @@ def cheapest(start: list[int], items: list[list[list[int]]], most_sets: int = MA
 
 
 def _without_dearer(choices: list[list[int]]) -> list[list[int]]:
-    """Only one choice, if none of its entries is larger than those of any other choice; otherwise all choices."""
+    """Returns one choice if no entry of it is larger than that of any other choice; otherwise all choices."""
     best = [one for one in choices if all(all(map(int.__le__, one, other)) for other in choices)]
     return best[:1] or choices
 
 
 class Side(NamedTuple):
-    """An inequality that holds on one side of a split: ``sign * sum of decisions <= most``."""
+    """An inequality that holds on one side of a split: ``sign * sum of decisions <= most``, where ``sign`` is 1 or -1."""
 
     decisions: list[list[int]]
     sign: int

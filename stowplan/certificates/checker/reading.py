@@ -1,10 +1,11 @@
-"""What all forms share: strict reading of whole numbers and lists, the digest, rounding of a bound, and limits of searches.
+"""Functions that all forms use: strict reading of numbers and lists, the digest, rounding of a bound, and limits of searches.
 
-It uses only the standard library. An invalid file raises :class:`MalformedError`, and a proof that does not show its claim
-:class:`UnprovenError`.
+This module uses only the standard library. An invalid file raises :class:`MalformedError`, and a proof that does not show its
+claim raises :class:`UnprovenError`.
 
 The table ``problems.toml`` lists every field and value that problems may have, and anything else is refused. A new rule that
-allows more plans needs a new field, or a new value of one: a proof that does not take it into account would be wrong.
+allows more plans needs a new field, or a new value of one. The checker then refuses such problems until the rule is added to
+it; otherwise it would accept proofs that ignore the rule.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ from typing import Any, TypeVar
 
 State = TypeVar("State")
 
-#: Numbers of certificates are at most this large. The common denominators of thousands of fractions are smaller, and sums stay
-#: cheap.
+#: Largest number of a certificate. The common denominators of thousands of fractions are smaller, and sums of such numbers are
+#: still computed quickly.
 LARGEST = 2**200
 
-#: Maximum number of steps of a search, each of which looks at an operator, a pair of buffers or a place; they take about a
-#: second.
+#: Maximum number of steps of a search, which take about a second. In each step the search looks at an operator, a pair of
+#: buffers, or a tile on which a group may be placed.
 LOOKS = 1_500_000
 
-#: Maximum number of characters in a message of a value that was found, and of an error of a parser.
+#: Messages quote at most this many characters of a value that was found, and of an error of a parser.
 SHOWN_VALUE, SHOWN_ERROR = 60, 200
 
 #: A JSON object: a problem, a certificate, or a part of one.
@@ -83,42 +84,43 @@ def digest(problem: Fields) -> str:
 
 
 def whole(part: Fields, name: str, least: int = 0, default: object = None) -> int:
-    """A whole number of at least ``least``."""
+    """Reads the whole number of a field; raises MalformedError if it is anything else, less than ``least``, or too large."""
     value: Any = part.get(name, default)
     expect(type(value) is int and least <= value <= LARGEST, name, value, f"a whole number of at least {least}")
     return int(value)
 
 
 def list_field(part: Fields, name: str) -> list[Any]:
-    """A list; empty if the field is missing."""
+    """Reads the list of a field; empty if the field is missing."""
     value = part.get(name, [])
     expect(isinstance(value, list), name, type(value).__name__, "a list")
     return [*value]
 
 
 def numbers(part: Fields, name: str, least: int = 0, length: int | None = None) -> list[int]:
-    """A list of whole numbers, of the given length if there is one; zeros if the field is missing."""
+    """Reads a list of whole numbers, which must have the given length if there is one; zeros if the field is missing."""
     values = list_field(part, name) if name in part else [0] * (length or 0)
     expect(length in (None, len(values)), name, f"{len(values)} numbers", f"{length}")
     return [whole({name: value}, name, least) for value in values]
 
 
 def rows(part: Fields, name: str, width: int | None = None, least: int = 0) -> list[list[int]]:
-    """A list of lists of ``width`` whole numbers, if that is given; empty if the field is missing."""
+    """Reads a list of lists of whole numbers, each of ``width`` numbers if that is given; empty if the field is missing."""
     return [numbers({name: row}, name, least, width) for row in list_field(part, name)]
 
 
 def bound_of(total: int, denominator: int) -> int | None:
     """The smallest whole number that is at least ``total / denominator``.
 
-    A denominator of 0 means that costs are ignored. Then ``total > 0`` shows that nothing fits, and None is returned.
+    A denominator of 0 means that costs are ignored. Then ``total > 0`` shows that no plan exists, and None is returned. If it
+    is not greater than 0, nothing is shown, and UnprovenError is raised.
     """
     need(denominator > 0 or total > 0, "proof", "everything fits, as far as this shows")
     return int(-(-total // denominator)) if denominator else None
 
 
 def walk(waiting: list[State], cost: Callable[[State], int], looks: int = LOOKS) -> Iterator[State]:
-    """Yields all states of a list that may grow meanwhile, the latest first.
+    """Yields all states of a list to which the caller may add states meanwhile, the latest first.
 
     Raises UnprovenError if the sum of ``cost`` over the states exceeds ``looks``, because an incomplete search shows nothing.
     """

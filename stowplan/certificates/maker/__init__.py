@@ -2,7 +2,7 @@
 
 Every proof is checked before it is returned. A bound for which no form of proof exists is stated as ``trusted``.
 
-Each file knows only those before it:
+Each file imports only those before it:
 
 - ``cuts``: proofs of operator order and rematerialization
 - ``loads``: proofs of packing
@@ -34,8 +34,10 @@ class Wish:
     """A request for a proof: the problem, the bound to prove, and information that helps."""
 
     problem: Any
+    """The problem, of any kind."""
     bound: int | None = None
-    """A bound that solvers claim; a proof of a larger one is not needed. None if nothing is claimed."""
+    """A bound that solvers claim, in the unit of the kind; a proof of a larger one is not needed. None if nothing is
+    claimed."""
     infeasible: bool = False
     """Whether solvers claim that no plan exists."""
     plan: Any = None
@@ -44,14 +46,14 @@ class Wish:
     """Evidence that candidates reported for their bounds (:meth:`stowplan.kernel.context.Context.evidence`), the latest
     last."""
     end: float = float("inf")
-    """Time of ``time.monotonic()`` until which to look for better proofs."""
+    """When to stop looking for better proofs, in seconds on the monotonic clock."""
     should_stop: Callable[[], bool] = bool
     """Whether to stop looking for better proofs."""
     rules: dict[str, Any] = field(default_factory=dict)
-    """The problem as the checker reads it."""
+    """The problem as the JSON object that the checker reads."""
 
     def is_over(self) -> bool:
-        """Whether to stop now."""
+        """Whether to stop looking for better proofs now."""
         return time.monotonic() >= self.end or self.should_stop()
 
 
@@ -73,7 +75,7 @@ def certify(
     problem
         A problem of any kind.
     bound, infeasible
-        The claim of solvers. A stronger proof is not needed; without a claim, the strongest proof is looked for.
+        The claim of solvers. A proof of a stronger claim is not needed; without a claim, the strongest proof is looked for.
     plan
         The best plan so far, which shows where bounds should be looked for.
     evidence
@@ -88,7 +90,7 @@ def certify(
     Returns
     -------
     Certificate
-        Its claim is what its proof shows. Without a proof, it states what has to be trusted.
+        Its claim is the bound that its proof shows. Without a proof, it states which solvers have to be trusted.
     """
     kind = kinds.of_problem(problem)
     rules = parse(files.encode(problem), "problem")

@@ -19,8 +19,8 @@ from stowplan.models.rematerialization import bounds, cuts, structure
 def order(wish: Wish) -> Iterator[Proof]:
     """Yields proofs for operator order: by the bytes that are live at the start and at the end, by cuts, and by searches.
 
-    Operators get cuts in the order of the bytes that are live at them in the best known order, the most first. Searches are
-    tried only if the cuts do not prove the claimed bound.
+    Cuts are computed for one operator after the other. The first is the one at which the most bytes are live in the best known
+    order. Searches are tried only if the cuts do not prove the claimed bound.
     """
     graph = order_structure.build(wish.problem)
     for side, touched in (("start", graph.given), ("end", graph.kept)):
@@ -55,7 +55,7 @@ def rematerialization(wish: Wish) -> Iterator[Proof]:
     """Yields proofs for rematerialization by flows, for one operator each.
 
     Each proof uses the price of a byte that gives the best bound, or shows that the live bytes do not fit. If values may be
-    sent to a host, it has a flow for each range of bytes that are there.
+    sent to a host, it has a flow for each range of the number of bytes that are on the host.
     """
     problem = wish.problem
     if not problem.ops:

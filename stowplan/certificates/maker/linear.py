@@ -1,4 +1,4 @@
-"""Proves bounds for tier placement, banked packing and bank mapping by prices, the duals of a linear relaxation.
+"""Makes proofs of tier placement, banked packing and bank mapping by prices, the duals of a linear relaxation.
 
 An *item* is a tensor or a buffer; it stays in one memory during its whole life. The relaxation is a linear program with one row
 for each memory and each moment at which the live items do not all fit into it. These rows are strengthened by cuts: a row is
@@ -51,7 +51,7 @@ class Row(NamedTuple):
     memory: int
     moment: int
     items: Any
-    """[items] numbers of the items that are live at the moment and fit into the memory."""
+    """[items] numbers of the items that are live at the moment, fit into the memory and take bytes there."""
     columns: Any
     """[items] the column that is 1 if the item is in the memory."""
     taken: Any
@@ -84,9 +84,11 @@ class Relaxation(Branched):
         always = set.intersection(*(set(live) for _, live in moments)) if moments else set()
         for memory, most in enumerate(room):
             # All rows of a memory share one column for the bytes of the items that are live at all moments.
-            kept = [(self.column[item][memory], items[item].taken[memory]) for item in always if memory in items[item].taken]
-            load = self.program.column(sum(taken for _, taken in kept))
-            self.program.add_row([*kept, (load, -1)], upper=0)
+            permanent = [
+                (self.column[item][memory], items[item].taken[memory]) for item in always if memory in items[item].taken
+            ]
+            load = self.program.column(sum(taken for _, taken in permanent))
+            self.program.add_row([*permanent, (load, -1)], upper=0)
             for moment, live in moments:
                 numbers = np.array([item for item in live if items[item].taken.get(memory, 0) > 0], np.int64)
                 taken = np.array([items[item].taken[memory] for item in numbers], np.int64)
@@ -142,11 +144,11 @@ class Relaxation(Branched):
 
     def remove_useless_cuts(self) -> None:
         """Removes the cuts whose dual is 0; must be called before the first split."""
-        paid = self._highs.getSolution().row_dual
-        useless = [number for number, *_ in self._cuts if not paid[number]]
+        duals = self._highs.getSolution().row_dual
+        useless = [number for number, *_ in self._cuts if not duals[number]]
         self._highs.deleteRows(len(useless), np.array(useless, np.int32))
-        kept = [cut for cut in self._cuts if paid[cut[0]]]
-        self._cuts = [(len(self._scale) + at, scale, cut) for at, (_, scale, cut) in enumerate(kept)]
+        useful = [cut for cut in self._cuts if duals[cut[0]]]
+        self._cuts = [(len(self._scale) + at, scale, cut) for at, (_, scale, cut) in enumerate(useful)]
         self._highs.run()
 
     def separate(self, most: int) -> int:
@@ -159,8 +161,8 @@ class Relaxation(Branched):
         broken.sort(key=lambda cut: -cut[0])
         for _, row, turned, divisor, coefficients, side in broken[:most]:
             scale = float(np.abs(coefficients).max())
-            some = np.flatnonzero(coefficients)
-            number = self.add(row.columns[some], coefficients[some] / scale, side / scale)
+            nonzero = np.flatnonzero(coefficients)
+            number = self.add(row.columns[nonzero], coefficients[nonzero] / scale, side / scale)
             rounds = [{"divisor": divisor, "turned": row.items[turned].tolist()}]
             self._cuts.append((number, scale, {"memory": row.memory, "moment": row.moment, "rounds": rounds}))
         return min(most, len(broken))
@@ -251,8 +253,8 @@ def banks(wish: Wish) -> Iterator[Proof]:
 
     The first proof puts each buffer into its cheapest bank; the others have prices of the banks' bytes. If the claim is that no
     plan exists, the denominator of all proofs is 0, with which the checker ignores costs. The first proof then says that some
-    buffer fits into no bank, and each other one is about a moment at which the buffers that are limited to some banks need more
-    bytes than these banks have.
+    buffer fits into no bank. Each other proof is about a moment and some banks: the buffers that are limited to these banks
+    need more bytes at the moment than the banks have.
 
     Parameters
     ----------
@@ -356,7 +358,7 @@ def tiers(wish: Wish) -> Iterator[Proof]:
             relaxation.program.add_row([(time_of, 1), *terms], row.least)
     relaxation.start()
 
-    def proven(solved: Relaxation, sides: tuple[Side, ...]) -> Proof:
+    def make_proof(solved: Relaxation, sides: tuple[Side, ...]) -> Proof:
         """The proof by the duals of the last solution, with the price of each use of an item in each tier."""
         duals = solved.duals()
         prices = defaultdict[tuple[int, ...], float](float)
@@ -364,4 +366,4 @@ def tiers(wish: Wish) -> Iterator[Proof]:
             prices[*use] += float(duals[row]) * factor
         return solved.proof(sides) | {"access": [[*key, round(value * DENOMINATOR)] for key, value in prices.items() if value]}
 
-    yield from Tree(relaxation, wish, proven).proofs(structure.base_ps)
+    yield from Tree(relaxation, wish, make_proof).proofs(structure.base_ps)

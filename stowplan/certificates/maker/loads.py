@@ -1,4 +1,4 @@
-"""Proofs of packing: the moment with the most live bytes, a height below which no packing exists, buffers that share bytes."""
+"""Makes proofs of packing by the moment with the most live bytes, by a search, and by sets of buffers that must share bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def packing(wish: Wish) -> Iterator[Proof]:
 
 
 def peak_moment(problem: Problem) -> int:
-    """A moment at which the most bytes are live, where shared bytes count once; 0 if there are no buffers."""
+    """A moment at which the most bytes are live, if shared bytes are counted once; 0 if there are no buffers."""
     if problem.overlaps:
         bytes_by_moment = taken_bytes(problem)
         return max(bytes_by_moment, key=lambda moment: bytes_by_moment[moment])

@@ -1,5 +1,5 @@
-"""Proofs of modulo scheduling: a count over tiles or requests, a cycle of instructions that wait for each other, or a
-search."""
+"""Makes proofs of modulo scheduling by a count over tiles or requests, by a cycle of instructions that wait for each other, and
+by a search."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def schedule(wish: Wish) -> Iterator[Proof]:
 
 
 def _resources(body: Body) -> Iterator[Proof]:
-    """Sets of tiles to count for: all tiles, those that a single instruction allows, and those that only some interfaces
-    serve."""
+    """Yields sets of tiles to count instructions or requests for: all tiles, the tiles that an instruction may be on, and the
+    tiles that only some interfaces serve."""
     for some in {frozenset(body.tiles), *map(frozenset, filter(None, body.allowed))}:
         yield {"tiles": sorted(some)}
     interfaces = range(len(body.interfaces))

@@ -1,7 +1,8 @@
-"""Proofs of memory mapping: prices of memory and time from a relaxation, as whole numbers over one denominator.
+"""Makes proofs of memory mapping: prices of memory and time from a relaxation, as whole numbers over one denominator.
 
-If a small program leaves a gap, the plans are split on uses. A use that has been decided gets a price that no plan would pay,
-so that neither its step nor its tensor has a choice.
+If the prices do not prove the claimed bound of a small program, the plans are split on uses: on one side of a split, an access
+of a tensor is in fast memory, on the other side in slow memory. A use that is decided in this way gets a price that no plan
+would pay, so that neither its step nor its tensor has a choice.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ def mapping(wish: Wish) -> Iterator[Proof]:
     """Yields proofs for memory mapping by prices.
 
     First come the prices that candidates reported, the latest first; if there are none, all prices are 0. Then come prices that
-    are found here: for a program with at most MAX_USES uses by branch and bound. For a larger one, a relaxation is solved, and
-    only if no prices were reported.
+    are computed here. For a program with at most MAX_USES uses, branch and bound computes them. For a larger one, a relaxation
+    is solved, but only if no prices were reported.
     """
     problem: Problem = wish.problem
     for encoded in reversed(wish.evidence):
@@ -72,7 +73,8 @@ class Uses(Branched):
         return int(self._search.values is not None and self._search.add_windows())
 
     def splits(self) -> list[Split]:
-        """Undecided uses, those farthest from whole numbers first, and among these the largest tensors first."""
+        """Splits on undecided uses that are fractional in the last solution: uses farthest from whole numbers come first, and
+        among equally distant ones those of the largest tensors."""
         point, model = self.point(), self._search.model
         decided = {decision for decisions, *_ in self._sides_in_force for decision in decisions}
         fractional = list[tuple[float, float, int]]()
@@ -98,9 +100,10 @@ class Uses(Branched):
 
 
 def proof_of(problem: Problem, prices: Prices) -> Proof:
-    """Prices as a proof, rounded, where the time of a channel costs at most as much as time itself if stalls are allowed.
+    """Prices as a proof, rounded to multiples of one over the denominator.
 
-    Any prices prove a bound. Rounding therefore keeps the proof valid and changes the bound only a little.
+    Any prices prove a bound. Rounding therefore keeps the proof valid and changes the bound only a little. If stalls are
+    allowed, the time of all channels together must not cost more than time itself, so their prices are limited to that.
     """
     most = DENOMINATOR // problem.channels if problem.stalls == "allowed" else None
     return {

@@ -1,4 +1,5 @@
-"""Branch and bound for proofs: a linear program in HiGHS is split where its bound is smallest, and each leaf gets prices."""
+"""Branch and bound for proofs: a linear program in HiGHS is split at the leaf with the smallest bound, and each leaf gets a
+proof by prices."""
 
 from __future__ import annotations
 
@@ -16,16 +17,17 @@ from stowplan.certificates.checker.prices import MAX_NODES
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.mip.matrix import FloatArray
 
-#: Rounds of cuts at the root and at other leaves; cuts of each round; number of rounds with little progress after which the
-#: rounds end, and the part of the gap that counts as little.
+#: Rounds of cuts at the root and at other leaves; cuts of each round at the root and at other leaves; number of consecutive
+#: rounds with little progress after which no more cuts are added, and the part of the gap below which progress counts as
+#: little.
 ROUNDS, CUTS, PATIENCE, SMALL_PROGRESS = (40, 2), (80, 16), 8, 0.02
 
 #: Splits that are tried before one is chosen, and steps of the simplex method for each side of a split on decisions that have
 #: not been tried before.
 MAX_TRIED_SPLITS, TRIAL_STEPS = 8, 30
 
-#: How HiGHS chooses rows in the dual simplex method: by its default, which is usually steepest edges, or by the largest
-#: violation.
+#: Rules by which HiGHS chooses rows in the dual simplex method: its default, which is usually steepest edges, and the largest
+#: violation (Dantzig's rule).
 DEFAULT_STRATEGY, DANTZIG = -1, 0
 
 #: Maximum number of leaves times items, so that a tree can be checked in about a second.
@@ -50,9 +52,9 @@ class Branched:
     highs
         The HiGHS object.
     unit
-        Value of 1 in its objective.
+        Value of 1 in its objective, in the unit of the kind.
     size
-        Work of the checker for each leaf.
+        Work of the checker for each leaf, about the number of items, steps or tensors of the problem.
     columns_of
         The columns whose sum is a decision.
     """
@@ -63,8 +65,8 @@ class Branched:
         self._sides_in_force: tuple[Side, ...] = ()
 
     def solve(self, seconds: float, steps: int | None = None) -> float:
-        """Solves the program; returns its minimum so far, or minus infinity if it was neither solved completely nor up to
-        ``steps``."""
+        """Solves the program in at most ``seconds`` and ``steps`` of the simplex method. Returns its minimum, or the value
+        reached after ``steps``; minus infinity if the time was over first."""
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(0.02, seconds))
         self._highs.setOptionValue("simplex_iteration_limit", 1 << 30 if steps is None else steps)
         # For few steps, computing the weights of steepest edges does not pay.
@@ -129,18 +131,31 @@ class Branched:
 
 
 class _Leaf(NamedTuple):
-    """A leaf of the tree, with its bound, proof and basis."""
+    """A leaf of the tree, with its bound, proof and basis. Leaves are compared by their bounds, then by their numbers."""
 
     bound: float
     number: int
     sides: tuple[Side, ...]
+    """The sides of the splits on the path from the root to the leaf."""
     proof: Proof
     splits: list[Split]
+    """Splits to try at the leaf, the most promising first."""
     place: Any
+    """The basis of its solution, as :meth:`Branched.place` returns it."""
 
 
 class Tree:
-    """Branch and bound over a relaxation, with prices at each leaf."""
+    """Branch and bound over a relaxation, with prices at each leaf.
+
+    Parameters
+    ----------
+    relaxation
+        The relaxation of the problem.
+    wish
+        The claim to prove, and the time to do so.
+    earned
+        Makes the proof of a leaf from the last solution of the relaxation and the sides of splits above the leaf.
+    """
 
     def __init__(self, relaxation: Branched, wish: Wish, earned: Callable[[Any, tuple[Side, ...]], Proof]):
         self._relaxation, self._wish, self._make_proof = relaxation, wish, earned
@@ -151,8 +166,8 @@ class Tree:
         self._children: dict[int, tuple[Split, int, int]] = {}
 
     def proofs(self, base: int) -> Iterator[Proof]:
-        """Yields a tree, if there is time for one, then the prices of its root. ``base`` is the part of the costs that is not
-        in the program."""
+        """Yields a proof by a tree, if there is time for one, then the proof by the prices at its root. ``base`` is the part of
+        the costs that is not in the program."""
         self._goal = math.inf if self._wish.bound is None else self._wish.bound - base - 0.5
         self._penalty = 10 * abs(self._relaxation.solve(self._seconds_left()) or base)
         if not math.isfinite(self._penalty):
@@ -210,7 +225,7 @@ class Tree:
         return _Leaf(bound, next(self._numbers), sides, proof, splits, relaxation.place())
 
     def _best(self, leaf: _Leaf) -> tuple[Split, Any]:
-        """The split whose sides gain most in a few steps each, and the basis of the leaf's solution."""
+        """The split whose sides gain most in a few steps of the simplex method each, and the basis of the leaf's solution."""
         relaxation, best, most = self._relaxation, leaf.splits[0], -1.0
         for split in leaf.splits:
             relaxation.set_sides((*leaf.sides, (*split, False), (*split, True)), self._penalty)
