@@ -1,6 +1,6 @@
 """Presents plans and results: pictures, the HTML report, HTML for notebooks, and plans as text.
 
-Each file knows only those before it:
+Each file imports only those before it:
 
 - ``colours``: the palette, and text colours for a background
 - ``modulo_scheduling_layout``: the layout of a picture of a modulo schedule
@@ -21,9 +21,9 @@ Each file knows only those before it:
 - ``modulo_scheduling``: presenter of modulo schedules
 - ``notebook``: HTML of results, plans and problems for notebooks
 - ``rematerialization``: presenter of rematerialization plans
-- ``snapshot``: what a plan reveals about a memory snapshot
+- ``snapshot``: the findings about a memory snapshot of PyTorch
 - ``packing``: presenter of packings
-- ``llm_placement``: how placements of language models are shown
+- ``llm_placement``: presenter of placements of language models
 - ``banked_packing``: presenter of banked packings
 - ``operator_order``: presenter of operator orders
 - ``tier_placement``: presenter of tier placements

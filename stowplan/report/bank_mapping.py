@@ -54,7 +54,7 @@ class BankMappingPresenter(DrawingPresenter):
                 raise InputError(violation.message)
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Totals next to those of other plans, copies, and tensors, the largest first."""
+        """Totals of the plan and of other plans; then the copies and the tensors, the largest first."""
         space = int(bytes_on_chip(problem, plan).sum(axis=0).max(initial=0))
         rows = [
             (name_of(name, 13), format_bytes(copied), format_bytes(outside), together)

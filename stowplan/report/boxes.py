@@ -33,6 +33,7 @@ class Box:
     owner: int
     """Number of the tensor or buffer."""
     left: float
+    """Begin on the time axis."""
     right: float
     """End on the time axis, in the same unit as ``left``."""
     bottom: int
@@ -83,7 +84,7 @@ def assign_colours(layouts: Iterable[Sequence[Box]]) -> dict[int, int]:
     """Palette index of every owner of a box in the layouts.
 
     Up to ``len(PALETTE)`` owners get different colours. If there are more, each gets the colour that the fewest of its
-    neighbours in a layout have; if several colours are equal in this, the one that the fewest owners have.
+    neighbours in a layout have; of several such colours, it gets the one that the fewest owners have.
     """
     touching: defaultdict[int, set[int]] = defaultdict(set)
     area: defaultdict[int, float] = defaultdict(float)

@@ -1,7 +1,7 @@
-"""Pictures as files. SVG is written by this module, also for the page; PNG and PDF by matplotlib. Equal pictures give equal
-bytes.
+"""Writes pictures to files. This module writes SVG, also for the page, and matplotlib writes PNG and PDF. Equal pictures give
+equal bytes.
 
-Matplotlib is an optional package (extra ``viz``), imported when the first PNG or PDF is written.
+Matplotlib is an optional package (extra ``viz``), which is imported when the first PNG or PDF is written.
 """
 
 from __future__ import annotations
@@ -85,15 +85,17 @@ def _content(paper: Paper, paint: Callable[[str], str], tip_markup: Callable[[st
 
 
 def _key_of(item: Form | Text) -> tuple[Style, str] | None:
-    """Style and tip of a shape; None for text."""
+    """Style and tip of a shape, by which shapes are grouped; None for text."""
     return None if isinstance(item, Text) else (item.style, item.tip)
 
 
 def _title(tip: str) -> tuple[str, str]:
+    """Attributes and content of a path with a tip in an SVG file: viewers show the element ``title``."""
     return "", f"<title>{escape(tip)}</title>"
 
 
 def _data_tip(tip: str) -> tuple[str, str]:
+    """Attributes and content of a path with a tip on the page, whose script shows the attribute."""
     return f' data-tip="{escape(tip)}"', ""
 
 
@@ -128,7 +130,7 @@ def _text(item: Text, paint: Callable[[str], str]) -> str:
 
 
 def check_format(path: str | Path) -> str:
-    """Suffix of a picture's file in lower case, if pictures can be written in this format.
+    """Checks that pictures can be written in the format of a file's suffix, and returns the suffix in lower case.
 
     Raises
     ------
@@ -157,7 +159,7 @@ def save_picture(picture: Picture, path: str | Path) -> None:
     Raises
     ------
     UsageError, MissingDependencyError
-        As :func:`check_format`.
+        As :func:`check_format` raises them.
     InputError
         The file cannot be written.
     """
@@ -180,7 +182,7 @@ def _by_matplotlib(paper: Paper, suffix: str) -> bytes:
 
 
 def draw_paper(paper: Paper, ax: Axes) -> None:
-    """Draws paper into axes of matplotlib, which show nothing else afterwards."""
+    """Draws a laid-out picture into axes of matplotlib, which show nothing else afterwards."""
     ax.set_xlim(0, paper.width)
     ax.set_ylim(paper.height, 0)
     ax.set_axis_off()

@@ -1,7 +1,7 @@
 """The HTML report: one self-contained page about a result.
 
 The page loads nothing from the network (its content security policy forbids it), follows the reader's light or dark scheme, and
-does not need matplotlib. It can be read without its script, which only adds descriptions under the pointer, and zoom.
+does not need matplotlib. It can be read without its script, which only adds descriptions under the pointer, and a zoom.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ def write_report(
     problem
         The problem that was solved. Its kind determines the sections besides those about the search.
     compare
-        Name and plan to draw next to the result's plan, such as a production compiler's or a baseline's. By default, the plans
-        to which the kind is usually compared.
+        Name and plan to draw next to the result's plan, such as the plan of a compiler or of a baseline. By default, the plans
+        with which plans of this kind are usually compared.
     time
         Time axis for layouts of compiled programs: logical steps, or simulated time.
 
@@ -120,7 +120,7 @@ def _summary(problem: object, result: Result, presenter: Presenter) -> str:
 
 
 def _warnings(result: Result) -> str:
-    """Warnings, and why there is no plan."""
+    """The warnings, and the reason if there is no plan."""
     why = result.details.get("explanation")
     explained = f"<p><strong>No plan:</strong> {escape(str(why))}</p>" if why else ""
     explained += f"<p><strong>Assuming:</strong> {escape('; '.join(result.assumed))}</p>" if result.assumed else ""
@@ -160,7 +160,8 @@ def _candidates(result: Result, presenter: Presenter) -> str:
         objective, bound, seconds = texts[candidate.objective], texts[candidate.bound], f"{candidate.seconds:.2f}"
         return candidate.name, objective, bound, seconds, candidate.outcome, verified, candidate.note
 
-    # The best come first and those without a plan last; otherwise the order is that in which they started.
+    # Candidates with the best plans come first, and those without a plan last. Otherwise the order in which they started is
+    # kept.
     ordered = sorted(result.candidates, key=lambda candidate: (candidate.objective is None, candidate.objective or 0))
     rows = [row(candidate) for candidate in ordered]
     best = [index for index, candidate in enumerate(ordered) if candidate.name == result.provenance.candidate][:1]

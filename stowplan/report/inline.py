@@ -24,8 +24,8 @@ WIDE, HIGH = 20_000, 2_000
 MAX_DESCRIBED_BOXES = 6_000
 #: Maximum number of characters of a name in a box.
 MAX_NAME_LETTERS = 60
-#: Numbers of characters that fit across a plot, next to another plot and alone; numbers of lines and of characters that fit
-#: above each other in a layout.
+#: Numbers of characters that fit across a plot, if it is next to another plot and if it is alone. Number of lines of text that
+#: fit above each other in a layout, and number of characters of vertical text.
 LETTERS, LETTERS_ALONE, LINES, LETTERS_UP = 74, 130, 26, 50
 
 
@@ -244,11 +244,11 @@ def _name(name: str, left: float, right: float, bottom: float, top: float, colou
     least = min(len(name), 6)
     # Some names fit only if the page is zoomed, and are hidden until then.
     for zoom, later in ((1, ""), (4, "later")):
-        lying, standing = round(wide * zoom * across), round(high * LETTERS_UP)
-        if high * LINES >= 1 and lying >= least:
+        horizontal, vertical = round(wide * zoom * across), round(high * LETTERS_UP)
+        if high * LINES >= 1 and horizontal >= least:
             kinds = later
             break
-        if wide * zoom * across >= 2.6 and standing >= least and standing > lying:
+        if wide * zoom * across >= 2.6 and vertical >= least and vertical > horizontal:
             kinds = f"up {later}".strip()
             break
     else:

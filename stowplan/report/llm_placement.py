@@ -1,4 +1,4 @@
-"""How placements of language models are shown: a bar for each memory, with its layers in their colours, over bytes."""
+"""Shows placements of language models: a bar for each memory, whose length is its bytes, with its layers in their colours."""
 
 from __future__ import annotations
 
@@ -17,26 +17,28 @@ from stowplan.result import Result
 from stowplan.tables import text_table
 from stowplan.units import format_ps
 
-#: Colours of what is no layer: intermediate results, parts that are spilled, and what the host holds in any case.
+#: Colours of the parts of a bar that are not layers: intermediate results, spilled parts of layers on devices, and the input
+#: embeddings, which are always on the host.
 COMPUTE, SPILLED, INPUT = "#9aa7b5", "#1b1f24", "#d4d9df"
 
-#: Layers that have one colour, so that a bar shows the order.
+#: Number of consecutive layers with the same colour; the colours show the order of the layers.
 _BAND = 8
 
+#: Height of a bar, and distance between bars, in points.
 _HIGH, _GAP = 34.0, 12.0
 
-#: A bar has no scale upwards.
+#: The vertical axis of a bar, which has no scale.
 _ROW = Axis(0, 1)
 
 
 class LlmPlacementPresenter(DrawingPresenter):
-    """A bar for each memory."""
+    """Shows a placement as a bar for each memory."""
 
     max_plans = 2
     plan_words, problem_words = "a placement of a language model", "model, machine and request"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Every layer has a memory that exists."""
+        """Checks that every layer has a memory that exists, and that the micro-batch exists."""
         if not len(plan.memories) == len(plan.spilled) == len(problem.layers):
             raise InputError(f"found {len(plan.memories)} memories for {len(problem.layers)} layers")
         if any(not 0 <= memory < len(problem.memories) for memory in plan.memories):
@@ -88,7 +90,7 @@ class LlmPlacementPresenter(DrawingPresenter):
 
 
 def boxes(problem: Problem, plan: Plan, memory: int) -> Iterator[tuple[str, int, str]]:
-    """Name, bytes and colour of what a memory holds, one after the other."""
+    """Yields name, bytes and colour of everything that a memory holds: layers, and other data."""
     if memory == HOST and problem.host_bytes:
         yield "input embeddings", problem.host_bytes, INPUT
     spilled = 0
@@ -103,7 +105,7 @@ def boxes(problem: Problem, plan: Plan, memory: int) -> Iterator[tuple[str, int,
 
 
 def memory_rows(problem: Problem, plan: Plan) -> list[tuple[str, str, str, str, str]]:
-    """Name, layers, bytes, usable bytes and spilled parts of each memory."""
+    """For each memory its name, number of layers, bytes, usable bytes, and number of spilled parts of its layers."""
     rows = []
     for memory, device in enumerate(problem.memories):
         size = sum(size for _, size, _ in boxes(problem, plan, memory))
@@ -118,7 +120,7 @@ def _plots(problem: Problem, plans: Sequence[Labelled]) -> list[Plot]:
     used = max(
         sum(size for _, size, _ in boxes(problem, plan, memory)) for _, plan in plans for memory in range(len(problem.memories))
     )
-    # A host of much more memory than is used would make the devices' bars short.
+    # If the host has much more memory than is used, a scale up to its capacity would make the devices' bars short.
     most = min(
         max(memory.capacity for memory in problem.memories),
         max(used * 5 // 4, max((device.capacity for device in problem.devices), default=0)),
@@ -127,6 +129,7 @@ def _plots(problem: Problem, plans: Sequence[Labelled]) -> list[Plot]:
 
 
 def _plot(problem: Problem, label: str, plan: Plan, most: int) -> Plot:
+    """The bars of one plan, on a scale of ``most`` bytes."""
     across = byte_axis(most, byte_unit(most)[0])
     panels = []
     for memory, device in enumerate(problem.memories):

@@ -1,8 +1,8 @@
 """Pictures of memory-mapping plans, after figures 1 and 8 of Wang et al. 2023.
 
 Time runs across, offsets run up, and each tensor has one colour. Below, on the same time axis, are the bytes in use, the copies
-as they ran, and the stalls. Time is logical (boundaries 0 to T) or simulated (picoseconds). A plan is first laid out as
-numbers, then drawn.
+as they ran, and the stalls. Time is logical (boundaries 0 to T, for a program of T steps) or simulated (picoseconds). A plan is
+first laid out as numbers (:class:`Layout`), then drawn.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from stowplan.units import format_ps
 
 TimeAxis = Literal["steps", "seconds"]
 
-#: If plans use less than this fraction of fast memory (one divided by the number), the axis is cut: otherwise they would be a
-#: line at its bottom.
+#: If plans use at most one part in this many of fast memory, the axis is cut: otherwise they would be a line at its bottom.
 _LOW_USE_FACTOR = 8
 
 
@@ -64,6 +63,7 @@ class Layout:
     left: NDArray[np.float64]
     """Position of the begin of each residency on the time axis, in the order of ``plan.residencies``."""
     right: NDArray[np.float64]
+    """Position of the end of each residency."""
     boundaries: NDArray[np.float64]
     """Position of each boundary 0 to T on the time axis."""
     occupancy: NDArray[np.int64]
@@ -256,8 +256,8 @@ def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> lis
 
 def picture(problem: Problem, plans: Sequence[tuple[str, Plan]], time: TimeAxis = "steps") -> scene.Picture:
     """One or two named plans side by side, with the same colours and scales."""
-    played = [(label, build_layout(problem, plan, time)) for label, plan in plans]
-    layouts = [(f"{label}: {format_ps(layout.timeline.total_ps)}", layout) for label, layout in played]
+    simulated = [(label, build_layout(problem, plan, time)) for label, plan in plans]
+    layouts = [(f"{label}: {format_ps(layout.timeline.total_ps)}", layout) for label, layout in simulated]
     top = share_top([layout for _, layout in layouts])[0].top
     title = f"{problem.name} on {problem.target}, {format_bytes(problem.capacity)} of fast memory"
     if top < problem.capacity:

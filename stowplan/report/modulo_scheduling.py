@@ -42,7 +42,7 @@ _TILE, _IDLE = Style(stroke="grid", width=0.7, name="tile"), Style(fill="panel",
 
 
 class ModuloSchedulingPresenter(DrawingPresenter):
-    """Shows schedules one at a time. Only valid ones are shown, because others have no tables."""
+    """Shows schedules one at a time. Only valid ones are shown, because tables for the tiles exist only for these."""
 
     max_plans = 1
 
@@ -74,7 +74,7 @@ class ModuloSchedulingPresenter(DrawingPresenter):
         return f"{words}; and in {slow.clocks} clocks with random latencies of the asynchronous fabric"
 
     def references(self, problem: Problem) -> list[Labelled]:
-        """None: a schedule is drawn alone."""
+        """Returns no plans, because a schedule is drawn alone."""
         return []
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
@@ -156,7 +156,7 @@ class ModuloSchedulingPresenter(DrawingPresenter):
 
 
 def _registers_text(registers: Registers) -> str:
-    """What registers of a tile hold, and how long."""
+    """Text about the registers: their number in a tile, and which values they hold for how long."""
     where = "for other tiles in one that the next result overwrites" if registers.output else "in the tile of the consumer"
     return f"{'any number' if registers.count is None else registers.count} a tile, for less than an interval; {where}"
 

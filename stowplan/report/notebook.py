@@ -27,7 +27,7 @@ _NONE = "–"
 
 
 def result_html(result: Result) -> str:
-    """HTML of a result: its figures, candidates and warnings, and a picture of the plan if the problem is known."""
+    """HTML of a result: its figures, candidates and warnings, and a picture of the plan if the result has its problem."""
     presenter = Presenter() if result.problem is None else presenter_for(result.problem)
     values = [result.objective, result.bound, result.certified_bound, *result.baselines.values()]
     values += [value for candidate in result.candidates for value in (candidate.objective, candidate.bound)]
@@ -74,7 +74,7 @@ def result_html(result: Result) -> str:
 
 
 def document_html(document: Document) -> str:
-    """HTML of a problem or plan: its fields, where long ones are replaced by their number of entries."""
+    """HTML of a problem or plan: a table of its fields, in which long fields are replaced by their number of entries."""
     rows = [(name, _brief(getattr(document, name))) for name in document.__struct_fields__ if name not in ("format", "version")]
     return f'<div class="stowplan">{table(str(getattr(document, "format", type(document).__name__)), ("", ""), rows)}</div>'
 

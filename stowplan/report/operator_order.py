@@ -32,7 +32,7 @@ _HIGH = 260.0
 
 
 class OrderPresenter(DrawingPresenter):
-    """Shows live bytes over the order, next to those of the given order."""
+    """Shows the live bytes over the order, next to the live bytes of another order, usually the given one."""
 
     max_plans = 2
     plan_words, problem_words = "an operator order", "operators and tensors"
@@ -47,7 +47,7 @@ class OrderPresenter(DrawingPresenter):
             raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.tensors)} tensors")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Peak and arena, those of other plans, and the operators in order with the live bytes."""
+        """Peak and arena of the plan and of other plans, and the operators in order with the live bytes."""
         profile = build_profile(problem, plan)
         above = plan.arena / profile.peak - 1 if profile.peak else 0.0
         lines = [
@@ -140,8 +140,9 @@ class Profile:
     problem: Problem
     plan: Plan
     live: NDArray[np.int64]
-    """Bytes that are live while each operator of the order runs."""
+    """[operators] bytes that are live while each operator of the order runs."""
     lives: Lives
+    """The life spans of the tensors in this order, as a packing problem."""
 
     @property
     def peak(self) -> int:

@@ -55,7 +55,7 @@ class PackingPresenter(DrawingPresenter):
             raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.buffers)} buffers")
 
     def references(self, problem: Problem) -> list[Labelled]:
-        """None: a plan in which no buffers share bytes is not worth a picture."""
+        """Returns no plans: one in which no two buffers use the same bytes is not worth a picture."""
         return []
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
@@ -200,8 +200,9 @@ class Layout:
     plan: Plan
     boxes: tuple[Box, ...]
     start: int
+    """Begin of the time axis."""
     end: int
-    """End of the time axis, as ``start`` is its begin."""
+    """End of the time axis."""
     times: NDArray[np.int64]
     """Moments at which the number of bytes in use changes, ascending, ``[n + 1]``."""
     load: NDArray[np.int64]
@@ -209,7 +210,7 @@ class Layout:
     peak: int
     """Maximum of the bytes in use; no packing is lower unless buffers may share bytes."""
     height: int
-    """Highest end of a buffer."""
+    """Highest end of a buffer, in bytes."""
 
 
 def build_layout(problem: Problem, plan: Plan) -> Layout:
@@ -243,7 +244,7 @@ def build_layout(problem: Problem, plan: Plan) -> Layout:
 
 
 def arena(name: str, layout: Layout, names: Sequence[str]) -> Group:
-    """The group of a trace for a layout; ``names`` are those of the owners of its boxes."""
+    """The group of a trace for a layout; ``names`` are the names of the owners of its boxes, by their numbers."""
     residencies = (
         Slice(names[box.owner], box.left, box.right, {"offset": box.bottom, "bytes": box.size}) for box in layout.boxes
     )

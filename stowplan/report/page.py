@@ -18,8 +18,9 @@ class Section:
     """A section of the page with its own heading."""
 
     heading: str
+    """The heading as plain text."""
     body: str
-    """HTML."""
+    """The content as HTML."""
     follows_search: bool = False
     """Whether it is placed after the sections about the search (convergence, candidates) and not before them."""
 
@@ -30,8 +31,8 @@ class Section:
 
 @dataclass
 class Details:
-    """What the page's script shows when the pointer is on a box, that is, on the rectangle of one tensor in the plot of a
-    plan."""
+    """The descriptions that the page's script shows when the pointer is on a box, that is, on the rectangle of one tensor in
+    the plot of a plan."""
 
     tensors: dict[int, tuple[str, str]] = field(default_factory=dict)
     """Name and size of each tensor, by its number."""
@@ -57,7 +58,7 @@ class Overview:
 
 
 def whole_page(title: str, parts: Iterable[str], details: Details) -> str:
-    """A complete page: a heading, and those of the given parts (HTML) that are not empty. It loads no external resources."""
+    """A complete page: a heading, and the given parts (HTML) without the empty ones. It loads no external resources."""
     return (
         f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">\n'

@@ -28,10 +28,12 @@ _TAG = scene.Style(fill="#ffffff", stroke="#555555", width=0.5, opacity=0.92)
 
 @dataclass(frozen=True)
 class Form:
-    """A path. Of its commands ``M`` and ``L`` take one point, ``Q`` two, ``C`` three, and ``Z`` closes it."""
+    """A path. Of its commands, ``M`` and ``L`` take one point, ``Q`` two, ``C`` three, and ``Z`` closes it."""
 
     ops: str
+    """The commands, one letter each, as in SVG."""
     points: Sequence[scene.Point]
+    """The points of all commands, one after the other."""
     style: scene.Style
     tip: str = ""
 
@@ -87,10 +89,12 @@ class _Layout:
     def __init__(self, picture: scene.Picture):
         self.paper = Paper(picture.width + 2 * _MARGIN, 0.0)
         self._rows: list[tuple[float, list[Place], list[scene.Key]]] = []
+        """(upper edge, places of panels, legend) for each row of plots."""
         top = _MARGIN + (_TITLE + 12 if picture.title else 0)
         for row in picture.rows:
-            like = [plot for plots in picture.rows if len(plots) == len(row) for plot in plots]
-            top = self._place_row(row, top, picture.width, _margin(like)) + _BETWEEN
+            # Rows with equally many plots have the same margin, so that their plots are aligned.
+            aligned = [plot for plots in picture.rows if len(plots) == len(row) for plot in plots]
+            top = self._place_row(row, top, picture.width, _margin(aligned)) + _BETWEEN
         self.paper.height = top - _BETWEEN + _MARGIN / 2
         drawn = [self._marks(place) for _, places, _ in self._rows for place in places]
         self._name(drawn)
@@ -238,7 +242,7 @@ def _corners(left: float, right: float, top: float, bottom: float) -> list[scene
 
 
 def _drawn(mark: scene.Mark, place: Place) -> Iterator[Form | scene.Text]:
-    """The shapes and texts of a mark."""
+    """Yields the shapes and texts of a mark."""
     if isinstance(mark, Boxes):
         yield from _boxes(mark, place)
     elif isinstance(mark, scene.Rect):
@@ -258,7 +262,7 @@ def _drawn(mark: scene.Mark, place: Place) -> Iterator[Form | scene.Text]:
 
 
 def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
-    """The shapes of boxes."""
+    """Yields the shapes of boxes."""
     is_dense = len(mark.boxes) > DENSE
     wide, high = place.scale
     styles: dict[tuple[str, str], scene.Style] = {}
@@ -287,7 +291,7 @@ def _boxes(mark: Boxes, place: Place) -> Iterator[Form]:
 
 
 def _arrow(mark: scene.Arrow, at: Callable[[float, float], scene.Point]) -> Iterator[Form]:
-    """The curves and the head of an arrow."""
+    """Yields the curves and the head of an arrow."""
     curves = [[at(*point) for point in curve] for curve in mark.curves]
     ops = "M" + "".join("Q" if len(curve) == 3 else "C" for curve in curves)
     yield Form(ops, [curves[0][0], *(point for curve in curves for point in curve[1:])], mark.style, mark.tip)

@@ -1,8 +1,8 @@
 """Presenters, which show the plans of a kind as text, as a picture, and in the report. They are imported only when they are
 used.
 
-The presenter of a kind is ``PRESENTER`` in ``report/<kind>.py``, or what ``Kind.presenter`` makes. A kind without either gets
-:class:`Presenter`, which shows as text what all kinds have in common and draws nothing.
+The presenter of a kind is made by ``PRESENTER`` in ``report/<kind>.py``, or by ``Kind.presenter``. A kind without either gets
+:class:`Presenter`, which shows the parts that the plans of all kinds have as text, and draws nothing.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ Labelled = tuple[str, Any]
 
 
 class Presenter:
-    """The presenter of a kind, with the methods that commands and the report use. This base class shows what all kinds have in
-    common.
+    """The presenter of a kind, with the methods that commands and the report use. This base class shows the parts that the
+    plans of all kinds have.
 
     The problems and plans in its arguments are of that kind.
     """
@@ -85,7 +85,7 @@ class Presenter:
         raise self._not_configured("--simulate")
 
     def references(self, problem: Any) -> list[Labelled]:
-        """Plans to compare with if none is named: those that cost nothing to make."""
+        """Plans to compare with if none is named: the baselines that cost nothing to make."""
         return [] if self._kind is None else list(self._kind.initial(problem).items())
 
     def summarize(self, problem: Any, plan: Any, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
@@ -122,7 +122,7 @@ class Presenter:
         raise self._not_drawn()
 
     def overview(self, problem: Any, result: Result) -> Overview:
-        """What the kind adds to the top of the report."""
+        """The key numbers of the kind for the top of the report."""
         return Overview()
 
     def report_sections(
@@ -151,11 +151,11 @@ class DrawingPresenter(Presenter):
     max_plans: int | None = None
     #: Whether the time axis can be in seconds as well as in steps.
     has_seconds = False
-    #: What a plan is called, and what a plan and its problem have in common, for messages.
+    #: Words for messages: the name of a plan, and the things that must be the same in a plan and its problem.
     plan_words, problem_words = "a plan of this kind", "problem"
 
     def check_drawable(self, problem: Any) -> None:
-        """Accepts all problems."""
+        """Accepts all problems, because this presenter draws plans for all of them."""
 
     def check_fits(self, problem: Any, plan: Any) -> None:
         """Raises an error for plans of another kind or problem. Invalid plans are accepted, because pictures help to see what
@@ -202,7 +202,8 @@ class DrawingPresenter(Presenter):
         return first == second or not any(part.changes for part in kind_of(problem).diff(problem, first, second))
 
     def distinct(self, problem: Any, plans: Sequence[Labelled]) -> list[Labelled]:
-        """Plans that differ, as many as the picture has space for; see :func:`merge_equal`."""
+        """Plans that differ, as many as the picture has space for; see :func:`merge_equal`. Raises UsageError if there is no
+        plan, and an error if a plan cannot be shown (:meth:`check_fits`)."""
         if not plans:
             raise UsageError("found 0 plans, expected at least one")
         for _, plan in plans:
@@ -250,7 +251,7 @@ def draw(problem: object, plans: Sequence[Labelled], path: str | Path, *, second
     Raises
     ------
     UsageError, MissingDependencyError
-        As :func:`check_picture`, or there is no plan.
+        As :func:`check_picture` raises them; UsageError also if there is no plan.
     InputError
         A plan is for another problem, or the file cannot be written.
     """
@@ -259,7 +260,7 @@ def draw(problem: object, plans: Sequence[Labelled], path: str | Path, *, second
 
 
 def merge_equal(plans: Sequence[Labelled], same: Callable[[Any, Any], bool]) -> list[Labelled]:
-    """Removes repeated plans and joins their names, as in ``milp = compiler``."""
+    """Removes repeated plans, that is, those for which ``same`` is true, and joins their names, as in ``milp = compiler``."""
     merged: list[tuple[list[str], Any]] = []
     for label, plan in plans:
         names = next((names for names, other in merged if same(other, plan)), None)
@@ -271,7 +272,7 @@ def merge_equal(plans: Sequence[Labelled], same: Callable[[Any, Any], bool]) -> 
 
 
 def _brief(value: object, everything: bool, most: int = 12) -> str:
-    """A value in one line."""
+    """A value in one line, with at most ``most`` entries of a list unless ``everything`` is set."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {_brief(entry, everything)}" for name, entry in value.items())
     if isinstance(value, (list, tuple)):

@@ -35,7 +35,7 @@ _HIGH = 260.0
 
 
 class RematerializationPresenter(DrawingPresenter):
-    """Shows live bytes over the runs of operators, next to those of another plan."""
+    """Shows the live bytes over the runs of operators, next to the live bytes of another plan."""
 
     max_plans = 2
     plan_words, problem_words = "a plan of rematerialization", "operators and tensors"
@@ -46,7 +46,7 @@ class RematerializationPresenter(DrawingPresenter):
             raise InputError("found a run that cannot take place, expected each to find what it reads")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Added cost and peak, those of other plans, and the repeated operators, the most expensive first."""
+        """Added cost and peak of the plan and of other plans, and the repeated operators, the most expensive first."""
         verification = verify(problem, plan)
         once = sum(op.cost for op in problem.ops)
         limit = "no limit" if problem.limit is None else f"limit {problem.limit:,} bytes"
@@ -75,8 +75,8 @@ class RematerializationPresenter(DrawingPresenter):
         return scene.Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[_plot(problem, plans)]], 560)
 
     def trace(self, problem: Problem, plan: Plan) -> Trace:
-        """The runs and the bytes that count towards the limit. With a host, time is in units of cost, and there are copies;
-        otherwise each run takes one step."""
+        """The runs of operators, and the bytes that count towards the limit. If values may be sent to a host, time is in units
+        of cost, and the copies are shown; otherwise each run takes one step."""
         steps, groups = list(plan.steps()), list[Group]()
         begin: Sequence[int] = range(len(steps) + 1)
         if problem.channel is not None:

@@ -26,7 +26,9 @@ class Style:
     """The look of a mark. Colours are ``#rrggbb``, a name of :data:`~stowplan.report.colours.THEME`, or ``none``."""
 
     fill: str = "none"
+    """Colour of the area."""
     stroke: str = "none"
+    """Colour of the outline or line."""
     width: float = 1.0
     """Width of the stroke in points."""
     dash: tuple[float, ...] = ()
@@ -84,7 +86,7 @@ class Dot:
     y: float
     style: Style
     size: float = 5.0
-    """Points."""
+    """Diameter in points."""
     shape: Shape = "circle"
     tip: str = ""
 
@@ -97,7 +99,7 @@ class Text:
     y: float
     text: str
     size: float = 8.0
-    """Points."""
+    """Font size in points."""
     colour: str = "soft"
     align: Literal["start", "middle", "end"] = "middle"
     is_turned: bool = False
@@ -130,11 +132,12 @@ class Panel:
     """Marks with a vertical axis of their own; later marks are above earlier ones."""
 
     up: Axis
+    """The vertical axis."""
     marks: Sequence[Mark]
     height: float
-    """Points."""
+    """Height in points."""
     spoken: str
-    """Description for readers who cannot see it."""
+    """Description for readers who cannot see the picture."""
     title: str = ""
     is_framed: bool = True
     """Whether it has axes, with a faint line at each tick. Otherwise it is a row with a name."""
@@ -154,6 +157,7 @@ class Plot:
     """Panels below each other with a common horizontal axis."""
 
     across: Axis
+    """The horizontal axis."""
     panels: Sequence[Panel]
     heading: str = ""
     legend: Sequence[Key] = ()
@@ -193,7 +197,7 @@ def level(across: Axis, value: float, style: Style) -> Line:
 
 
 def hatch(left: float, right: float, bottom: float, top: float, step: tuple[float, float]) -> Iterator[Line]:
-    """Slanted lines in a rectangle, with distances ``step`` in both directions; at least one."""
+    """Yields slanted lines in a rectangle, with distances ``step`` in both directions; at least one line."""
 
     def number(x: float, y: float) -> float:
         # Number of the line through a point. All rectangles show parts of the same lines.

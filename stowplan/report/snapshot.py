@@ -1,4 +1,5 @@
-"""What a plan reveals about a memory snapshot of PyTorch, as lines of text and as a section of the report.
+"""Shows the findings about a memory snapshot of PyTorch, such as fragmentation, as lines of text and as a section of the
+report.
 
 The facts are those of :meth:`stowplan.frontends.snapshot.findings.Findings.details`.
 """
@@ -21,7 +22,7 @@ _ENDS = ("below", "above", "last")
 
 
 def rows(facts: Facts) -> list[tuple[str, str]]:
-    """The figures, as pairs of name and value."""
+    """The figures, as pairs of name and value; the name is empty if a value continues the line before it."""
     peaks, then, free = facts["peaks"], facts["then"], facts["free"]
     reserved, grown = peaks["reserved"], facts["grown_for"]
     where = "from the begin" if grown is None else f"first for {_exact(grown['bytes'])} of {printable(grown['buffer'])}"
@@ -67,7 +68,7 @@ def lines(facts: Facts) -> list[str]:
 
 
 def section(facts: Facts) -> Section:
-    """The same facts as a section of the report."""
+    """The facts as a section of the report."""
     holes = [
         (f"{hole['bytes']:,}", f"{hole['segment']:,}", str(hole["stream"]), *(_stack(hole[end]) for end in _ENDS))
         for hole in facts["holes"]

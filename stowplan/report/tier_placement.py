@@ -63,7 +63,8 @@ class TierPlacementPresenter(DrawingPresenter):
         total = format_ps(int(times.sum()))
         lines = [printable(f"{problem.name} on {problem.target} ({problem.cost_model}): {total}")]
         for name, capacity, peak, weights, outputs in _tier_rows(problem, plan):
-            lines.append(f"  {name:<6} {peak} of {capacity} at the peak: {weights} of weights, outputs of {outputs} layers")
+            layers = "1 layer" if outputs == "1" else f"{outputs} layers"
+            lines.append(f"  {name:<6} {peak} of {capacity} at the peak: {weights} of weights, outputs of {layers}")
         for what in _SORTS:
             alike = contiguity(problem, plan, what)
             lines.append(
@@ -341,7 +342,7 @@ def tier_of(plan: Plan, tensor: tuple[int, bool]) -> int:
 
 
 def transitions(problem: Problem, before: Plan, after: Plan, what: What = "all") -> NDArray[np.int64]:
-    """Numbers of tensors that changed from each tier to each other: ``[tiers before, tiers after]``."""
+    """Number of tensors by their tier before and after, ``[tiers before, tiers after]``; those on the diagonal stay."""
     table = np.zeros((len(problem.tiers), len(problem.tiers)), np.int64)
     for tensor in tensors(problem, what):
         table[tier_of(before, tensor), tier_of(after, tensor)] += 1

@@ -19,7 +19,7 @@ from stowplan.document import PlanDocument, ProblemDocument
 
 
 class Slice(NamedTuple):
-    """Something that lasts from ``begin`` to ``end``, in the unit of the trace's time."""
+    """An event that lasts from ``begin`` to ``end``, in the unit of the trace's time, such as an operator or a copy."""
 
     name: str
     begin: float
@@ -52,7 +52,17 @@ class Trace:
 
 
 def memory(name: str, residencies: Iterable[Slice], edges: Sequence[float], used: Sequence[float]) -> Group:
-    """The group of a memory: the bytes in use as a counter, and residencies in as many rows as are live at once."""
+    """The group of a memory: the bytes in use as a counter, and the residencies in rows.
+
+    Parameters
+    ----------
+    name
+        Name of the memory.
+    residencies
+        The stays of tensors in the memory. There are as many rows as residencies that are live at the same time.
+    edges, used
+        ``n + 1`` moments, and the bytes in use from each to the next.
+    """
     return Group(name, in_rows(residencies, "buffers"), {"in use": (edges, used)})
 
 
@@ -74,7 +84,7 @@ def in_rows(slices: Iterable[Slice], name: str) -> dict[str, list[Slice]]:
 
 
 def encode(problem: ProblemDocument[PlanDocument], plan: PlanDocument, trace: Trace) -> bytes:
-    """The contents of a trace file. Equal plans give equal bytes."""
+    """The content of a trace file in JSON. Equal plans give equal bytes."""
     begins = (part.begin for group in trace.groups for row in group.rows.values() for part in row)
     edges = (edge for group in trace.groups for moments, _ in group.counters.values() for edge in moments[:1])
     # Packing problems may begin at a negative moment, which viewers do not show.

@@ -1,4 +1,8 @@
-"""The HTML page about a validation of policies: gaps, value estimates, rewards, and the decisions that cost most."""
+"""The HTML page about a validation of policies: gaps, value estimates, rewards, and the decisions that cost most.
+
+A validation lets a trained policy make plans, and compares them with exact optima and with the plans of an untrained network.
+Making one plan decision by decision is called a *game*.
+"""
 
 from __future__ import annotations
 

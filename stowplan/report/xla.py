@@ -1,6 +1,7 @@
-"""The HTML page about a tuning of XLA: its default next to the best result, and what made the difference.
+"""The HTML page about a tuning of XLA: its default next to the best result, and the instructions and tensors that differ.
 
-It follows figure 8 of Wang et al. 2023.
+It follows figure 8 of Wang et al. 2023. A *trial* is a full compilation with some options set, and a *knob* is an option that
+changes how tensors are placed in fast memory.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ _SHORT = 400
 _LONGEST_VARIABLE = (128 << 10) - 32
 _NOTHING_BETTER = "XLA's default is the best of all that was compiled"
 
-#: A trial that is worse than the default by more than this multiple of the best gain is drawn at the upper edge. XLA without
-#: fast memory, for example, would flatten everything else.
+#: A trial that is worse than the default by more than this multiple of the best gain is drawn at the upper edge. On a scale
+#: that includes XLA without fast memory, for example, all other trials would look the same.
 _WORST = 1.5
 
 #: A rim, because lighter colours would be hard to see on white; and the mark of a trial without a result.
@@ -62,7 +63,7 @@ def save_tuning_report(path: str | Path, tuning: Tuning, folder: str | Path) -> 
     tuning
         The tuning.
     folder
-        Folder of results of the tuning, with those of XLA's default and of the best trial.
+        Folder of results of the tuning, which has the results of XLA's default and of the best trial.
 
     Raises
     ------
@@ -95,7 +96,7 @@ def render_tuning_report(tuning: Tuning, folder: str | Path) -> str:
 
 
 def _summary(tuning: Tuning, comparison: Comparison) -> str:
-    """The large figures, and what was compiled."""
+    """The large figures, and facts about the compiled program."""
     best, target, program = tuning.trials[tuning.best], comparison.target, comparison.program
     time = {trial.total: format_ps(target.cycles_ps(trial.total)) for trial in (tuning.default, best)}
     gained = tuning.best != 0
@@ -280,7 +281,7 @@ def _place(row: TensorChange, fast: int) -> str:
 
 
 def _notes(comparison: Comparison) -> Section:
-    """Differences between the layouts and what XLA does, and the versions that made the results."""
+    """Differences between the drawn layouts and XLA's placements, and the versions that made the results."""
     remarks = [(f"{trial.label}, as it is drawn", trial.notes or ("as XLA does it",)) for trial in comparison.trials]
     remarks += [("Program", comparison.program.notes)] if comparison.program.notes else []
     lists = "".join(

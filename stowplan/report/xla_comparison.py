@@ -1,4 +1,7 @@
-"""Compares XLA's default with the best result of a tuning: both are read, simulated with their own cycles, and compared."""
+"""Compares XLA's default with the best result of a tuning: reads both, simulates each with the compiler's cycles, and compares.
+
+A *trial* is a full compilation with some options set.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +24,18 @@ from stowplan.report.memory_mapping_drawing import Layout, build_layout
 
 @dataclass(frozen=True)
 class PlayedTrial:
-    """A trial with what is compared and drawn."""
+    """A trial with the data that is compared and drawn."""
 
     label: str
     record: TrialRecord
     steps: Mapping[str, ProgramStep]
     """Steps of the compiled module by name, among them instructions that XLA has added."""
     assignment: Assignment
+    """For each step, which of its operands and results are in fast memory, and its cycles."""
     layout: Layout
+    """The simulated layout of fast memory."""
     notes: tuple[str, ...]
-    """Remarks about differences between the layout and what XLA does."""
+    """Remarks about differences between the layout and XLA's placement."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,9 @@ class Comparison:
     """XLA's default and the best result of a tuning."""
 
     program: Program
+    """The program of the default."""
     signatures: Mapping[str, StepSignature]
+    """Signatures of its steps by name."""
     target: Target
     trials: tuple[PlayedTrial, ...]
     """The default and the best; only the default if that is the best."""
@@ -111,7 +118,10 @@ def _play(
     scorer: Scorer,
     signatures: Mapping[str, StepSignature],
 ) -> PlayedTrial:
-    """Simulates a trial in which every step lasts as long as the compiler estimates, as the score does."""
+    """Simulates a trial. Every step lasts as long as the compiler estimates, as in the score of the tuning.
+
+    Raises InputError if the cycles of the module differ from those that the tuning recorded.
+    """
     module = scorer.read(compiled)
     steps = {step.name: step for step in module.steps}
     total = sum(step.weight * (step.cycles or 0) for step in steps.values())
@@ -142,8 +152,10 @@ class MemoryChange:
     """A tensor that an instruction reads from, or writes to (``is_output``), another memory than before."""
 
     tensor: int
+    """Number of the tensor."""
     is_output: bool
     to_fast: bool
+    """Whether it is in fast memory now, or more of it than before; otherwise in slow memory."""
 
 
 @dataclass(frozen=True)
@@ -154,10 +166,13 @@ class InstructionChange:
     opcode: str
     """Operation code, with the kind of a fusion."""
     runs: int
+    """How often it runs."""
     before: int | None
-    """Cycles of one run; None if the module has no such instruction."""
+    """Cycles of one run by default; None if the module has no such instruction."""
     after: int | None
+    """Cycles of one run in the best result; None if the module has no such instruction."""
     memories: tuple[MemoryChange, ...] = ()
+    """Its operands and results that are in another memory than before."""
 
     @property
     def cycles(self) -> int:
@@ -170,10 +185,13 @@ class TensorChange:
     """A tensor that at least one instruction finds in another memory than before."""
 
     tensor: int
+    """Number of the tensor."""
     uses: int = 0
     """Operands and results of instructions that are this tensor, each counted once however often the instruction runs."""
     fast_before: int = 0
+    """Number of these uses in fast memory by default."""
     fast_after: int = 0
+    """Number of these uses in fast memory in the best result."""
     traffic: int = 0
     """Change of the bytes that are served by fast memory, over all runs."""
     cycles: int = 0
@@ -202,7 +220,7 @@ class Changes:
 
 
 def compare_trials(comparison: Comparison) -> Changes:
-    """The differences of the best from the default."""
+    """The differences of the best result from the default."""
     before, after = comparison.before, comparison.after
     memories = {name: tuple(_memory_changes(comparison, name)) for name in comparison.signatures}
     instructions = []
