@@ -1,7 +1,12 @@
-"""Reversing stores and composing accesses (equations 1 and 2 of the paper), by rules for common quasi-affine forms and by
-integer sets for any.
+"""Reverses stores and composes accesses, by rules for common quasi-affine forms and by integer sets for all others.
 
-Integer sets need the integer set library, islpy (the extra ``poly``). Tests also compare the rules with them.
+Reversing the store of a copy says which of its iterations wrote an element, and the copy's load says which element of another
+tensor that iteration read. The *view* of a tensor is the load that results (equation 1 of Zheng et al., "Optimizing
+Memory-Access Patterns for Deep Learning Accelerators", 2020, arXiv 2002.12798). Composing substitutes views into the loads of
+other statements (equation 2).
+
+Integer sets need the integer set library isl and its Python package islpy (the extra ``poly``). Tests also compare the rules
+with them.
 """
 
 from __future__ import annotations
@@ -28,15 +33,26 @@ from stowplan.hardware.affine.program import Bound, Copy, Load, Piece
 
 
 class NotInvertibleError(Exception):
-    """Several iterations write one element, so that the access cannot be reversed."""
+    """Several iterations of a loop nest write one element, so that the store cannot be reversed."""
 
 
 def reverse_store(copy: Copy, shape: tuple[int, ...]) -> tuple[tuple[Expression, ...], tuple[Bound, ...]] | None:
-    """Reverses the access of a store: (loop indices as expressions over tensor indices, where a tensor index was written).
+    """Reverses the store of a copy, by rules.
 
-    The rules apply to stores in which each tensor index is a number in a mixed radix, ``constant + sum of factor * index``,
-    where each factor is a multiple of the next smaller one that the smaller terms cannot reach. Returns None for all other
-    stores.
+    The rules apply to stores in which each tensor index is a number in a mixed radix: a constant plus a sum of terms
+    ``factor * index``, in which each factor is a multiple of the next smaller one, and larger than all smaller terms together
+    can become. An example is ``8 * i + j`` for ``j`` below 8.
+
+    Parameters
+    ----------
+    shape
+        Shape of the tensor that the copy writes.
+
+    Returns
+    -------
+    (tuple of Expression, tuple of Bound) or None
+        The loop indices as expressions over tensor indices, and the conditions that hold for the elements that the copy writes.
+        None if the rules do not apply to the store.
 
     Raises
     ------
@@ -89,8 +105,20 @@ def reverse_store(copy: Copy, shape: tuple[int, ...]) -> tuple[tuple[Expression,
 
 
 def conjunction(conditions: Iterable[tuple[Expression, int, int]], extents: Extents) -> tuple[Bound, ...] | None:
-    """Bounds that are equivalent to all of ``low <= expression <= high``; None if interval arithmetic shows that they cannot
-    all hold."""
+    """Returns bounds that are equivalent to all conditions ``low <= expression <= high`` together.
+
+    Parameters
+    ----------
+    conditions
+        Each as (expression, low, high).
+    extents
+        Each index of the expressions is below its extent.
+
+    Returns
+    -------
+    tuple of Bound or None
+        The bounds, without conditions that always hold; None if interval arithmetic shows that not all can hold.
+    """
     bounds: dict[Expression, tuple[int, int]] = {}
     for expression, low, high in conditions:
         first, last = span(expression, extents)
@@ -112,9 +140,26 @@ def conjunction(conditions: Iterable[tuple[Expression, int, int]], extents: Exte
 
 
 def view_of(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load | None:
-    """The content of a tensor as a load from where its writers copied it (equation 1); None if the rules do not apply.
+    """Returns the view of a tensor: its content as a load from the tensors that its writers read (equation 1).
 
-    The pieces of later writers come first, because they overwrite those of earlier ones.
+    The pieces of later writers come first, because later writers overwrite elements of earlier ones.
+
+    Parameters
+    ----------
+    writers
+        The copies that write the tensor, in the order in which they run.
+    shape
+        Shape of the tensor.
+
+    Returns
+    -------
+    Load or None
+        The view; None if the rules do not apply to a store.
+
+    Raises
+    ------
+    NotInvertibleError
+        Several iterations of a writer write one element.
     """
     pieces: list[Piece] = []
     for copy in reversed(writers):
@@ -127,21 +172,32 @@ def view_of(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load | None:
 
 
 def substituted(load: Load, values: Sequence[Expression], domain: Sequence[Bound], extents: Extents) -> list[Piece]:
-    """The pieces of a load with its loop indices replaced by expressions over other indices, restricted to a domain of the
-    latter."""
+    """Returns the pieces of a load with its loop indices replaced by expressions over other indices.
+
+    Pieces that apply to no index are left out.
+
+    Parameters
+    ----------
+    values
+        The expression that replaces each loop index of the load.
+    domain
+        Conditions on the new indices under which the pieces apply.
+    extents
+        Extents of the new indices.
+    """
     pieces = []
     for piece in load.pieces:
         check_reading()
-        own = ((substitute(bound.expression, values, extents), bound.low, bound.high) for bound in piece.domain)
-        both = conjunction([*domain, *own], extents)
-        if both is not None:
+        own_domain = ((substitute(bound.expression, values, extents), bound.low, bound.high) for bound in piece.domain)
+        joint_domain = conjunction([*domain, *own_domain], extents)
+        if joint_domain is not None:
             indices = tuple(substitute(expression, values, extents) for expression in piece.index)
-            pieces.append(replace(piece, index=indices, domain=both))
+            pieces.append(replace(piece, index=indices, domain=joint_domain))
     return pieces
 
 
 def until_certain(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
-    """Pieces up to the first one that always applies."""
+    """Returns the pieces up to the first one that always applies; later ones are never reached."""
     needed = []
     for piece in pieces:
         needed.append(piece)
@@ -151,7 +207,13 @@ def until_certain(pieces: Iterable[Piece]) -> tuple[Piece, ...]:
 
 
 def compose(load: Load, views: Mapping[str, Load]) -> Load:
-    """Rewrites a load so that it reads through the views of eliminated tensors (equation 2)."""
+    """Rewrites a load so that it reads through the views of eliminated tensors (equation 2).
+
+    Parameters
+    ----------
+    views
+        The view of each eliminated tensor, by the name of the tensor.
+    """
     if not any(piece.tensor in views for piece in load.pieces):
         return load
     pieces: list[Piece] = []
@@ -162,7 +224,7 @@ def compose(load: Load, views: Mapping[str, Load]) -> Load:
 
 
 def _isl() -> Any:
-    """The module islpy."""
+    """The module islpy; raises MissingDependencyError if it is not installed."""
     try:
         import islpy
     except ImportError as error:
@@ -171,7 +233,7 @@ def _isl() -> Any:
 
 
 def relation(extents: Extents, indices: Sequence[Expression], domain: Sequence[Bound] = ()) -> Any:
-    """The ``islpy.Map`` from loop indices, within their extents and a domain, to tensor indices."""
+    """Returns the ``islpy.Map`` from loop indices, within their extents and a domain, to tensor indices."""
     names = [f"i{number}" for number in range(len(extents))]
     conditions = [f"0 <= {name} < {extent}" for name, extent in zip(names, extents, strict=True)]
     conditions += [f"{bound.low} <= {bound.expression.text()} <= {bound.high}" for bound in domain]
@@ -183,12 +245,12 @@ def accesses(access_map: Any, extents: Extents) -> list[tuple[tuple[Expression, 
     """Converts a single-valued ``islpy.Map`` to pairs (expressions, domain) over indices within ``extents``."""
     isl = _isl()
     pieces: list[tuple[Any, Any]] = []
-    isl.PwMultiAff.from_map(access_map).foreach_piece(lambda where, what: pieces.append((where, what)))
+    isl.PwMultiAff.from_map(access_map).foreach_piece(lambda region, function: pieces.append((region, function)))
     result = []
-    for where, what in pieces:
-        rank = what.dim(isl.dim_type.out)
-        expressions = tuple(_expression(what.get_aff(number), extents) for number in range(rank))
-        for basic in where.make_disjoint().compute_divs().get_basic_sets():
+    for region, function in pieces:
+        rank = function.dim(isl.dim_type.out)
+        expressions = tuple(_expression(function.get_aff(number), extents) for number in range(rank))
+        for basic in region.make_disjoint().compute_divs().get_basic_sets():
             conditions = []
             for constraint in basic.get_constraints():
                 value = _expression(constraint.get_aff(), extents)
@@ -218,7 +280,7 @@ def _expression(aff: Any, extents: Extents) -> Expression:
 
 
 def view_of_by_sets(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load:
-    """The same as :func:`view_of` by integer sets, for every store that can be reversed.
+    """Returns the view of a tensor like :func:`view_of`, but by integer sets, which apply to every store that can be reversed.
 
     Raises
     ------
@@ -236,11 +298,11 @@ def view_of_by_sets(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load:
         for piece in copy.load.pieces:
             read = relation(copy.extents, piece.index, piece.domain)
             # The indices are always within the tensor, so that bounds which follow from that are dropped.
-            together = back.apply_range(read).gist_domain(box(shape))
-            pieces += [replace(piece, index=indices, domain=domain) for indices, domain in accesses(together, shape)]
+            composition = back.apply_range(read).gist_domain(box(shape))
+            pieces += [replace(piece, index=indices, domain=domain) for indices, domain in accesses(composition, shape)]
     return Load(shape, until_certain(pieces))
 
 
 def box(extents: Extents) -> Any:
-    """The ``islpy.Set`` of all indices within the extents."""
+    """Returns the ``islpy.Set`` of all indices within the extents."""
     return relation(extents, ()).domain()

@@ -1,8 +1,9 @@
-"""Elimination of load/store pairs until no more can be eliminated, with a report (section 2.1 of the paper).
+"""Eliminates load/store pairs, that is, pure data movement, from an affine program, and reports the outcome for each pair.
 
-A pair is a loop nest that loads a value and stores it. Its tensor is eliminated by making every reader of it read from where
-the nest had read. Statements are visited in order, so that the load of a nest has been rewritten before the tensor that the
-nest writes is eliminated; one pass therefore suffices.
+The method is that of section 2.1 of Zheng et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators" (2020,
+arXiv 2002.12798). A *pair* is a copy: a loop nest that loads a value and stores it, for example a transpose. The tensor that it
+writes is eliminated by making every reader of the tensor read the source of the copy instead. Statements are visited in order,
+so that the load of a copy has been rewritten before the tensor that the copy writes is eliminated. One pass therefore suffices.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from stowplan.transforms import compose as views
 
 Reason = Literal["not affine", "not invertible", "observable output", "too long"]
 
-#: A pair is kept if the resulting access has more terms than this in all its pieces: each shuffle of a shuffle doubles them.
+#: A pair is kept if the access that replaces its tensor has more terms than this in all its pieces. Each copy that shuffles the
+#: elements of a shuffled tensor doubles the number of terms.
 MAX_TERMS = 2000
 
 
@@ -29,13 +31,15 @@ class Pair:
     name: str
     """Name of the loop nest."""
     op: str
+    """Name of the operation from which the loop nest was made, such as ``transpose``."""
     tensor: str
     """Name of the tensor that it writes."""
     bytes: int
-    """Bytes it writes."""
+    """Bytes that it writes."""
     reason: Reason | None
     """Why the pair was kept; None if it was eliminated."""
     detail: str = ""
+    """An explanation of the reason; empty if the pair was eliminated."""
 
     @property
     def eliminated(self) -> bool:
@@ -48,6 +52,7 @@ class Report:
     """The outcomes for all pairs, and the tensors that were eliminated."""
 
     pairs: tuple[Pair, ...]
+    """The outcome for each pair, in the order of the program."""
     tensors: tuple[str, ...]
     """Names of the eliminated tensors."""
     tensor_bytes: int
@@ -82,7 +87,7 @@ class Report:
         return "\n".join(lines)
 
     def by_op(self) -> dict[str, tuple[int, int]]:
-        """(eliminated, found) for each kind of operator."""
+        """Returns the numbers of eliminated pairs and of all pairs for each operation; those with the most pairs come first."""
         total, eliminated = Counter(pair.op for pair in self.pairs), Counter(pair.op for pair in self.pairs if pair.eliminated)
         return {op: (eliminated[op], count) for op, count in total.most_common()}
 
@@ -100,12 +105,14 @@ def eliminate(program: Program) -> tuple[Program, Report]:
     Returns
     -------
     tuple
-        A program that computes the same, and the report: pairs of copies, eliminated tensors, bytes.
+        A program with the same outputs, without the eliminated tensors and the copies that write them, and the report.
 
     Raises
     ------
     MissingDependencyError
         The integer set library is needed, and islpy is not installed.
+    TimeLimitError
+        The time limit for reading the input was reached.
     """
     return _Pass(program).run()
 
@@ -116,6 +123,7 @@ class _Pass:
     def __init__(self, program: Program):
         self._program = program
         self._writers: dict[str, list[str]] = {}
+        """Maps a tensor to the names of the copies that write it."""
         self._dynamic: dict[str, str] = {}
         """Maps a tensor to a reader whose indices are known only at run time."""
         for statement in program.statements:
@@ -125,8 +133,11 @@ class _Pass:
                 if load.dynamic:
                     self._dynamic.update((name, statement.name) for name in load.tensors)
         self._views: dict[str, Load] = {}
+        """Maps an eliminated tensor to the load that replaces it."""
         self._rewritten: dict[str, list[Copy]] = {}
+        """Maps a tensor to those of its writers that were visited, with rewritten loads."""
         self._reasons: dict[str, tuple[Reason, str]] = {}
+        """Maps a tensor that is kept to the reason and its explanation."""
         self._set_calls = 0
 
     def run(self) -> tuple[Program, Report]:
@@ -150,7 +161,7 @@ class _Pass:
         return replace(self._program, statements=tuple(remaining), tensors=tensors), self._report()
 
     def _decide(self, name: str, writers: list[Copy]) -> None:
-        """Finds an access that replaces a tensor, or records why there is none."""
+        """Find the load that replaces a tensor with these writers, or record why there is none."""
         if name in self._program.outputs:
             self._reasons[name] = "observable output", f"the program returns {name}"
             return
@@ -175,7 +186,7 @@ class _Pass:
         self._views[name] = view
 
     def _report(self) -> Report:
-        """Makes the report."""
+        """The report about all pairs; copies that only store a constant are no pairs."""
         pairs = []
         written = set()
         for copy in self._program.copies():
