@@ -103,8 +103,8 @@ def generated() -> str:
             told += [f"[Shared options](#shared-options): {elsewhere}."] if elsewhere else []
     told += [
         "## Shared options",
-        "Several commands have these arguments and options. Where a command lists a heading in italics, it has all that are "
-        "below it.",
+        "Several commands have these arguments and options. If the list of a command names a heading in italics, the command "
+        "has all options below this heading.",
         *_lists([row for _, group in groups for each in group for row in each.rows], shared),
     ]
     told += [

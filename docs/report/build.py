@@ -18,8 +18,8 @@ DIRECTIVE = re.compile(r"^<!-- table: (\S+) # (.+?)(?: # (\d+))? -->$", re.MULTI
 _TABLE = re.compile(r"(?:^\|.*\n?)+", re.MULTILINE)
 
 STYLE = """
-@page { size: A4; margin: 22mm 20mm 20mm; @bottom-center { content: counter(page); font: 8pt sans-serif } }
-body { font: 9.7pt/1.41 "DejaVu Serif", serif; hyphens: auto }
+@page { size: A4; margin: 19mm 19mm 18mm; @bottom-center { content: counter(page); font: 8pt sans-serif } }
+body { font: 9.4pt/1.38 "DejaVu Serif", serif; hyphens: auto }
 h1 { font: bold 17pt/1.2 "DejaVu Sans", sans-serif; margin: 0 0 2mm }
 h2 { font: bold 12.5pt "DejaVu Sans", sans-serif; margin: 6mm 0 1.5mm; break-after: avoid }
 h3 { font: bold 10pt "DejaVu Sans", sans-serif; margin: 4mm 0 1mm; break-after: avoid }
