@@ -1,4 +1,4 @@
-"""The registry of the kinds of problem. Other packages can add kinds by an entry point.
+"""The registry of the kinds of problem, by name. Other packages can add kinds by an entry point.
 
 A kind is one object, a :class:`stowplan.kernel.kind.Kind`. It is imported only when a problem, a plan or a file of that kind is
 used.
@@ -18,14 +18,15 @@ import msgspec
 
 from stowplan import files
 from stowplan.errors import InputError, UsageError
+from stowplan.file_uses import use_of
 from stowplan.units import PS, Unit
 
 #: Group of the entry points by which other packages add kinds. Each entry has the name of the kind and ``module:name`` of its
 #: object.
 ENTRY_POINT_GROUP = "stowplan.kinds"
 
-#: A function that takes a wish, a :class:`stowplan.certificates.maker.Wish`, and yields proofs of its bound, the cheapest
-#: first.
+#: A function that takes a :class:`stowplan.certificates.maker.Wish`, the request for a certificate, and yields proofs of its
+#: bound as JSON objects. Those that take the least time to make come first.
 Prover = Callable[[Any], Iterable[dict[str, Any]]]
 
 _FORMAT = re.compile(r"stowplan\.(\w+)\.(problem|plan)")
@@ -33,7 +34,8 @@ _FORMAT = re.compile(r"stowplan\.(\w+)\.(problem|plan)")
 
 @dataclass(frozen=True, kw_only=True)
 class BaseKind:
-    """The part of a kind that the lower layers of the package need: its file formats and how its bounds are certified."""
+    """The part of a kind that modules below the kernel need: its file formats, and how its bounds are certified. A kind is an
+    object of the subclass :class:`stowplan.kernel.kind.Kind`, which adds its candidates."""
 
     name: str
     """The name in the formats of its files: ``stowplan.NAME.problem`` and ``stowplan.NAME.plan``."""
@@ -90,13 +92,22 @@ _PLACES = {
 
 
 def load(place: str) -> Any:
-    """Imports and returns the object at ``module:name``."""
+    """Imports and returns the object at ``module:name``.
+
+    Raises
+    ------
+    ImportError
+        The module cannot be imported.
+    AttributeError
+        The module has no such name.
+    """
     module, _, name = place.partition(":")
     return getattr(importlib.import_module(module), name)
 
 
 def register(name: str, place: str) -> None:
-    """Adds the kind at ``module:name``. It replaces a kind of the same name."""
+    """Adds the kind at ``module:name``, in place of a kind of the same name if there is one. The kind is imported later, when
+    it is used."""
     _PLACES[name] = place
 
 
@@ -107,7 +118,8 @@ def import_path(name: str) -> str | None:
 
 
 def import_paths() -> dict[str, str]:
-    """``module:name`` of every kind, by the kind's name. Nothing is imported."""
+    """``module:name`` of every kind, by the kind's name. Nothing is imported. If another package adds a name that this package
+    uses, this package's own kind counts."""
     return _from_entry_points() | _PLACES
 
 
@@ -117,17 +129,17 @@ def formats(what: Literal["problem", "plan"]) -> list[str]:
 
 
 def registered() -> tuple[BaseKind, ...]:
-    """All kinds. This imports every one of them."""
+    """All kinds. This imports every one of them, and raises the errors of :func:`load`."""
     return tuple(map(by_name, import_paths()))
 
 
 def by_words(name: str) -> BaseKind:
-    """The kind that a person names, with blanks or hyphens in place of underscores; raises UsageError if there is none."""
+    """The kind of a name as a person writes it, with blanks or hyphens for underscores; raises UsageError if there is none."""
     return by_name(name.replace(" ", "_").replace("-", "_"))
 
 
 def by_name(name: str) -> BaseKind:
-    """The kind of this name; raises UsageError if there is none."""
+    """The kind of this name. Raises UsageError if there is none, and the errors of :func:`load` if it cannot be imported."""
     place = import_path(name)
     if place is None:
         raise UsageError(f"found kind {name!r}, expected one of {', '.join(import_paths())}")
@@ -158,11 +170,16 @@ def of_problem(problem: object) -> BaseKind:
 
 
 def of_plan_file(data: bytes, source: str | Path | None = None) -> BaseKind:
-    """The kind of a plan file, by its ``format`` field; raises InputError for any other content."""
+    """The kind of a plan file, by its ``format`` field; raises InputError if ``data`` is no plan of a registered kind.
+
+    ``source`` is the file for the message, if any.
+    """
     text = files.peek_format(data)
     kind = of_format(text, "plan")
     if kind is None:
         message = f"found {files.describe(data)}, expected a plan: {', '.join(formats('plan'))}"
+        if use := use_of(text, source or "FILE"):
+            message += f"; this is {use}"
         raise InputError(message, source=source, place=None if text is None else "format")
     return kind
 

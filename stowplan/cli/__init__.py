@@ -1,15 +1,16 @@
 """The command line: its entry point, its handling of signals, and its exit codes.
 
-Results go to standard output, progress and errors to standard error. SIGTERM and SIGHUP are handled like Ctrl-C: ``timeout``,
-Slurm and CI systems send SIGTERM, a terminal that is closed sends SIGHUP, and both may be sent more than once. The library
-itself installs no signal handlers.
+Results go to standard output; progress and errors go to standard error. SIGTERM and SIGHUP are handled like Ctrl-C, because
+``timeout``, Slurm and CI systems send SIGTERM, and a terminal that is closed sends SIGHUP. Both may be sent more than once. The
+library itself installs no signal handlers.
 
-Each file knows only those before it:
+A module imports only modules that come before it in this list:
 
 - ``app``: all commands in one place
 - ``options``: options of commands
 - ``output``: output on the two standard streams
 - ``outputs``: files that commands write
+- ``plan_files``: plan files that ``verify`` and ``show`` read
 - ``batch``: ``stowplan batch``
 - ``convert``: ``convert``, ``export`` and ``schema``
 - ``fit_jax``: ``stowplan fit-jax``
@@ -40,10 +41,10 @@ from typing import Any
 
 from stowplan.deadline import is_still_reading, process_began
 
-#: Signals that interrupt a command like Ctrl-C, as far as the system has them.
+#: Signals that interrupt a command as Ctrl-C does. Some systems do not have all of them.
 ENDING_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 
-#: Exit code after Ctrl-C, which is 128 plus the number of its signal, as for the other signals.
+#: Exit code after Ctrl-C. As for the other signals, it is 128 plus the number of the signal.
 INTERRUPTED = 130
 
 #: Exit code of an internal error. It differs from all others, so that a crash is never mistaken for a proof of infeasibility.
@@ -51,20 +52,23 @@ INTERNAL_ERROR = 70
 
 #: Meaning of each exit code.
 EXIT_CODES = {
-    0: "success: 'solve' has found a verified plan, or another command has done its work",
+    0: "success: 'solve' found a verified plan, or another command did its work",
     1: "it is proven that no plan exists",
-    2: "an input or the command line is wrong: one line on standard error says where, what was found and what was expected",
-    3: "no plan was found within the time limit, or the input was not read within it (reading has at least half a second)",
-    4: "verification failed: a plan or a proof is not valid",
-    INTERNAL_ERROR: "an error in stowplan itself: report the lines on standard error",
+    2: "an input or the command line is wrong; a line on standard error says where, what was found and what was expected",
+    3: "no plan was found within the time limit, or the input was not read within it (reading always gets at least 0.5 s)",
+    4: "verification failed: a plan or a proof is not valid, or a model with a plan computes other outputs than without it",
+    INTERNAL_ERROR: "an error in stowplan itself; please report the lines on standard error",
     INTERRUPTED: "the command was interrupted by Ctrl-C; the best plan so far has been written",
-    143: "the same by SIGTERM, which timeout, Slurm and CI systems send",
-    129: "the same by SIGHUP, which is sent when a terminal closes",
+    143: "the command was interrupted by SIGTERM, which timeout, Slurm and CI systems send; otherwise the same as 130",
+    129: "the command was interrupted by SIGHUP, which is sent when a terminal closes; otherwise the same as 130",
 }
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Entry point of ``stowplan``. It always raises SystemExit."""
+    """Entry point of ``stowplan``. It always raises SystemExit, with one of :data:`EXIT_CODES`.
+
+    ``arguments`` are the words of the command line after ``stowplan``; None stands for those of this process.
+    """
     global _began
     _began = time.monotonic() if arguments is not None else process_began()
     with as_interrupts() as received:
@@ -88,8 +92,8 @@ _began = 0.0
 
 
 def began() -> float:
-    """When the command began, on the monotonic clock: when the process was started, if :func:`main` was called without
-    arguments."""
+    """When the command began, on the monotonic clock. If :func:`main` was called without arguments, this is the start of the
+    process."""
     return _began
 
 
@@ -140,7 +144,7 @@ def _run(arguments: list[str] | None) -> int:
     return code if isinstance(code, int) else 0
 
 
-#: Messages of the parser about numbers, and their replacements, which say what was expected.
+#: Messages of the parser about numbers, as patterns, and their replacements, which say what was expected.
 _NUMBERS = {
     r": (.*) is not a valid int\w*( range)?": r": found \1, expected a whole number",
     r": (.*) is not a valid float( range)?": r": found \1, expected a number",
@@ -149,8 +153,8 @@ _NUMBERS = {
 
 
 def _reworded(error: Any, context: Any) -> str:
-    """Rewrites an error of the command-line parser. For numbers it says what was found and expected, for removed flags what
-    replaces them."""
+    """Rewrites an error of the command-line parser: for a number, it says what was found and what was expected; for a removed
+    flag, what replaces it."""
     import re
 
     from stowplan.cli.options import replacement_of
@@ -166,7 +170,7 @@ def _reworded(error: Any, context: Any) -> str:
 
 
 def _report_internal_error(error: BaseException) -> int:
-    """Prints an internal error and returns its exit code."""
+    """Prints an internal error with its traceback, and returns :data:`INTERNAL_ERROR`."""
     import traceback
 
     from stowplan.cli.output import note
@@ -181,10 +185,11 @@ class Received:
 
     def __init__(self) -> None:
         self.number: int | None = None
+        """Number of the signal; None if no such signal was received."""
 
     def exit_code(self, code: int) -> int:
-        """The exit code of a command that would return ``code``; if a signal interrupted it, 128 plus the number of the
-        signal."""
+        """The exit code of a command that would return ``code``. If one of the signals interrupted the command, it is 128 plus
+        the number of the signal."""
         return code if self.number is None or code != INTERRUPTED else 128 + self.number
 
 
@@ -193,10 +198,10 @@ _received = Received()
 
 @contextmanager
 def as_interrupts() -> Iterator[Received]:
-    """Context manager in which SIGTERM and SIGHUP raise KeyboardInterrupt, as Ctrl-C does; only the first of them does.
+    """Context manager in which the first SIGTERM or SIGHUP raises KeyboardInterrupt, as Ctrl-C does. Later ones are ignored.
 
-    Signals that are ignored (``nohup``) stay ignored. In other threads than the main one nothing changes, because signals do
-    not reach them.
+    Signals that the process ignores (``nohup``) stay ignored. Outside the main thread this does nothing, because only the main
+    thread can handle signals.
     """
     global _received
     _received = received = Received()
@@ -212,8 +217,8 @@ def as_interrupts() -> Iterator[Received]:
 
 @contextmanager
 def event_on_interrupt() -> Iterator[threading.Event]:
-    """Context manager in which Ctrl-C, SIGTERM and SIGHUP set an event and do not interrupt. A second Ctrl-C interrupts as
-    usual."""
+    """Context manager in which Ctrl-C, SIGTERM and SIGHUP set an event instead of interrupting the command. A second Ctrl-C
+    interrupts it as usual."""
     event, received, is_set = threading.Event(), _received, False
 
     def stop(number: int, frame: FrameType | None) -> None:
@@ -234,7 +239,7 @@ def event_on_interrupt() -> Iterator[threading.Event]:
 
 @contextmanager
 def _signal_handlers(handlers: dict[signal.Signals, object]) -> Iterator[None]:
-    """Context manager with these signal handlers, which restores the previous ones."""
+    """Context manager that installs these signal handlers, and restores the previous ones at the end."""
     before: dict[signal.Signals, object] = {}
     if threading.current_thread() is threading.main_thread():
         for number, handler in handlers.items():

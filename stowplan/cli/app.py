@@ -1,4 +1,5 @@
-"""The application with all commands. Each command is in a module that is imported only when it is used."""
+"""The command-line application with all commands. Each command is in a module that is imported only when the command is
+used."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def _options(
 
 
 class _Command(TyperCommand):
-    """A command whose help and usage name arguments as ``INPUT``, where typer would write ``{INPUT}`` and ``INPUT <path>``."""
+    """A command whose help and usage call arguments ``INPUT``, where typer would write ``{INPUT}`` and ``INPUT <path>``."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
@@ -41,7 +42,10 @@ class _Command(TyperCommand):
 
 
 def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str, str]]]]:
-    """The parameters of a command for its help: name, and flags with description, under each heading."""
+    """The rows of a command's help: for each heading, the name of each parameter, and its flags with their description.
+
+    ``command`` and ``context`` are those of the command-line parser. Headings without rows are left out.
+    """
     by_heading: dict[str, list[tuple[str, tuple[str, str]]]] = {name: [] for name in ("Arguments", *_HEADINGS, "Options")}
     parameters = command.get_params(context)
     # Advanced options are listed last.
@@ -56,8 +60,8 @@ def sections(command: Any, context: Any) -> dict[str, list[tuple[str, tuple[str,
     return {heading: rows for heading, rows in by_heading.items() if rows}
 
 
-#: Headings in the help of commands with many options, and the parameters under each, in addition to options that declare their
-#: heading.
+#: Headings in the help of commands with many options, with the parameters under each of them. Options that declare a heading
+#: are listed under that heading.
 _HEADINGS: dict[str, tuple[str, ...]] = {
     "What is written": ("output", "emit", "certificate", "depfile", "report", "png", "plans", "as_json", "quiet"),
     SEARCH: ("time_limit", "seed", "cache"),
@@ -65,11 +69,12 @@ _HEADINGS: dict[str, tuple[str, ...]] = {
     ALL_INPUTS: ("targets", "target"),
     GRAPHS: (),
 }
+#: The help of a command with at most so many parameters lists all options under one heading.
 _MAX_UNGROUPED = 12
 
 
 def _heading(parameter: Any) -> str:
-    """Heading of a parameter."""
+    """The heading under which the help lists a parameter."""
     declared = OPTIONS.get(parameter.name) or SEARCH_OPTIONS.get(parameter.name)
     # A command may have a different option of the same name, such as the device of 'train'.
     if declared is not None and declared.metavar in (parameter.metavar, ""):
@@ -101,30 +106,34 @@ _COMMANDS = {
 #: Description of each group of commands, and its commands.
 _GROUPS = {
     "cache": (
-        "Show or clear a plan cache (folder of 'solve --cache').",
+        "Show or clear a plan cache, the folder of 'solve --cache'.",
         {"info": "inspect", "clear": "inspect"},
     ),
     "train": (
         "Train a policy, a neural network that makes plans.\n\n'stowplan solve' can use a policy as one of its methods, and "
-        "'stowplan validate' measures how good its plans are.",
+        "'stowplan validate' measures how good its plans are. Each command below trains a policy for one kind of problem.",
         {agent: f"train.{agent}" for agent in ("muzero", "egrl", "ppo")},
     ),
     "llm": (
-        "Place a language model on devices, for llama.cpp.\n\n'stowplan llm MODEL' is short for 'stowplan llm plan MODEL'.",
+        "Place a language model on devices, for llama.cpp.\n\nllama.cpp runs language models on GPUs and on the CPU. "
+        "'stowplan llm MODEL' is short for 'stowplan llm plan MODEL'.",
         {"plan": "llm", "calibrate": "llm"},
     ),
     "library": (
-        "Show, check or extend the library of instances.",
+        "Show, check or extend the library of instances.\n\nAn instance is a problem with a name that never changes, on "
+        "which planners can be compared. A table in the library states the best known objective of each instance, the best "
+        "known bound, and who found them. The library is the folder 'instances' of the repository; it is not part of the "
+        "installed package.",
         dict.fromkeys(("list", "show", "check", "add"), "library"),
     ),
 }
 
-#: Of a group whose first command may be left out: that command.
+#: For each group whose command may be left out on the command line: the command that is then meant.
 _FIRST = {"llm": "plan"}
 
 
 def completed(arguments: Sequence[str]) -> list[str]:
-    """Arguments of the command line, with the command of a group that may be left out."""
+    """The arguments of the command line. If they name only a group whose command may be left out, that command is added."""
     group, *rest = arguments or [""]
     if group in _FIRST and rest and rest[0] not in (*_GROUPS[group][1], "-h", "--help"):
         return [group, _FIRST[group], *rest]
@@ -132,37 +141,48 @@ def completed(arguments: Sequence[str]) -> list[str]:
 
 
 def _load(module: str, *words: str) -> Any:
-    """The function of a command. That of ``cache info``, for example, is ``cache_info_command`` in its module."""
+    """Imports the function of a command. For example, the function of ``cache info`` is ``cache_info_command`` in the module
+    that :data:`_GROUPS` names."""
     return kinds.load(f"stowplan.cli.{module}:{'_'.join(words).replace('-', '_')}_command")
 
 
 def commands() -> dict[str, Any]:
-    """All commands by name; commands of a group are named ``GROUP COMMAND``."""
+    """The functions of all commands by name. The command of a group is named ``GROUP COMMAND``."""
     inner = {f"{group} {name}": module for group, (_, modules) in _GROUPS.items() for name, module in modules.items()}
     return {name: _load(module, *name.split()) for name, module in (_COMMANDS | inner).items()}
 
 
-#: Lines after ``\b`` are not rewrapped.
-_HELP = """Verified, provably good memory plans for compiled machine-learning programs.
+#: The help of the whole application. The paragraph after ``\b`` is printed line by line as it is here.
+_HELP = """Make memory plans for compiled machine-learning programs, and prove how good they are.
+
+A plan says where the data of a program goes, for example at which offset each buffer starts, which tensors are in fast memory,
+or what is recomputed to save memory.
 
 Examples:
 
 \b
+  # Offsets of all tensors of a model in one range of memory, as a C header
   stowplan solve model.onnx --target arena --emit c-header -o model.h
+  # Which tensors of a compiled program are in the fast memory of a TPU v4
   stowplan solve module.hlo.txt --target tpu-v4 --report plan.html
+  # Offsets of the buffers in a list, and a check of these offsets
   stowplan solve buffers.csv -o plan.csv
   stowplan verify buffers.csv plan.csv
+  # Plans for all networks in a folder, for the inference chip NNP-I
   stowplan batch models/ --target nnp-i -o results/
 
-A target is a chip to plan for, or a question that needs no chip: 'arena' asks for offsets of all tensors in one range of
-memory. Without --target, 'stowplan solve FILE' uses the only target that fits the file, or lists those that fit. 'stowplan
-targets' lists all targets, and 'stowplan COMMAND --help' explains a command.
+The target says what to plan for: a chip such as tpu-v4, or a question that needs no chip, such as arena. 'stowplan targets'
+lists all targets. Without --target, 'stowplan solve FILE' uses the only target that fits the file; if several fit, it lists
+them.
+
+'stowplan COMMAND --help' explains a command. The pages that help texts name, such as docs/reference/packing.md, are in the
+repository and at https://stowplan.github.io/stowplan/.
 """
 
 
 def app_for(arguments: Sequence[str]) -> typer.Typer:
-    """The application with only the command that is used, because importing all of them takes time; with all if there is
-    none."""
+    """The application with the command that the arguments name, and no other, because importing all commands takes time. If
+    they name none, it has all commands."""
     command_name = next((argument for argument in arguments if not argument.startswith("-")), "")
     app = _new(help=_HELP, name="stowplan", add_completion=True)
     app.callback()(_options)
@@ -181,7 +201,7 @@ def app_for(arguments: Sequence[str]) -> typer.Typer:
 
 
 def _new(*, add_completion: bool = False, **options: Any) -> typer.Typer:
-    """An application or a group with the common settings."""
+    """A new application or group, with the settings that all of them share."""
     return typer.Typer(
         no_args_is_help=True,
         add_completion=add_completion,

@@ -14,7 +14,7 @@ import typer
 from stowplan import files
 from stowplan.cli import event_on_interrupt
 from stowplan.cli.options import SHARED, Quiet, Suites, Targets, option, setting, settings_of, with_options
-from stowplan.cli.output import as_gap, as_quantity, as_ratio, note_unless_quiet, render, say, say_json
+from stowplan.cli.output import as_gap, as_quantity, as_ratio, note_missing_code, note_unless_quiet, render, say, say_json
 from stowplan.cli.outputs import check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
@@ -25,18 +25,21 @@ if TYPE_CHECKING:
     from stowplan.portfolio.batch.task import Item
 
 
-@with_options(SHARED, search=SEARCH_OPTIONS)
+@with_options(SHARED, search=SEARCH_OPTIONS, texts={"time_limit": "Time limit for each input. Reading the input is included."})
 def batch_command(
     suites: Suites,
-    output: Annotated[Path, option("-o --output", "FOLDER", "Folder for plans and results; it is created if there is none.")],
+    output: Annotated[
+        Path, option("-o --output", "FOLDER", "Folder for plans and results. The folder is created if it does not exist.")
+    ],
     targets: Targets = None,
     existing: Annotated[
         list[str] | None,
         option(
             "--plan",
             "xla=FOLDER",
-            "Folder with XLA's own plans, to compare with. For each input it has the module after memory-space assignment, "
-            "in a file of the same name, with its offsets beside it (NAME.fastmem.txt.gz). May be given several times.",
+            "Folder with XLA's own plans, which the results are compared with. The folder has two files for each input: "
+            "the HLO module after memory-space assignment, which has the same name as the input, and the offsets, in "
+            "NAME.fastmem.txt.gz. If there are several folders, give the option once for each.",
         ),
     ] = None,
     jobs: Annotated[
@@ -44,8 +47,9 @@ def batch_command(
         option(
             "--jobs",
             "N",
-            "Number of inputs that are solved at the same time, each with its own --workers; 0 chooses by the number of "
-            "cores. By default 1, or with --scheduler as many as the cluster has threads.",
+            "Number of inputs that are solved at the same time, each by as many processes as --workers says. 0 stands for "
+            "the number of processor cores divided by --workers. The default is 1, or with --scheduler the number of "
+            "threads of the cluster.",
             min=0,
         ),
     ] = None,
@@ -53,8 +57,9 @@ def batch_command(
         int | None,
         setting(
             "SIZE",
-            "Memory limit of all jobs together, for example 16GB; no limit by default. If memory_limit is given, only so many "
-            "jobs run at the same time as fit into this limit; otherwise it is divided equally among all processes.",
+            "Memory limit of all inputs together that are solved at the same time, for example 16GB. If memory_limit is "
+            "given as well, fewer inputs run at the same time if necessary; otherwise, each process gets an equal part of "
+            "the limit. By default, there is no limit.",
         ),
     ] = None,
     scheduler: Annotated[
@@ -62,27 +67,30 @@ def batch_command(
         option(
             "--scheduler",
             "ADDRESS",
-            "Address of a Dask scheduler, such as tcp://host:8786; its workers read and solve the inputs. By default this "
-            "machine does.",
+            "Address of a Dask scheduler, such as tcp://host:8786. The workers of this cluster then read and solve the "
+            "inputs. By default, this machine does.",
         ),
     ] = None,
     jsonl: Annotated[
         Path | None,
-        setting("FILE", "File with one line of JSON for each result; by default results.jsonl in the folder of -o."),
+        setting(
+            "FILE", "Write one line of JSON for each result to this file. The default is results.jsonl in the folder of -o."
+        ),
     ] = None,
-    fresh: Annotated[bool, option("--fresh", "", "Solve all inputs again, including those that are finished.")] = False,
+    fresh: Annotated[bool, option("--fresh", "", "Solve all inputs again, even those that are finished.")] = False,
     as_json: Annotated[bool, option("--json", "", "Print all results as one JSON list.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
     options: ReadOptions,
 ) -> None:
-    """Solve many inputs and write the results to a folder.
+    """Solve many inputs, and write the results to a folder.
 
-    For each input, the folder gets the plan (NAME.plan.json), the result with its objective and proven bound (NAME.result.json)
-    and a line in results.jsonl; with --set certify=yes also a proof of the bound (NAME.proof.json). --time-limit is for each
-    input. A second run with the same options skips the inputs that are finished. The inputs that failed are named at the end.
-    The exit code is 0 if all inputs were solved, otherwise the highest exit code of an input.
+    For each input, the folder gets the plan (NAME.plan.json), the result with its objective and proven bound
+    (NAME.result.json), and a line in results.jsonl; with --set certify=yes also a proof of the bound (NAME.proof.json). If the
+    command is given again, it skips the inputs that are finished, unless they or the options have changed. At the end, it
+    prints a table of the results and the inputs that failed. The exit code is 0 if all inputs were solved, and otherwise the
+    highest exit code of an input.
     """
     from stowplan.portfolio.batch.records import CANCELLED, worst_code
     from stowplan.portfolio.batch.run import run_batch
@@ -94,6 +102,8 @@ def batch_command(
     items = find_inputs(suites)
     order = {item.name: number for number, item in enumerate(items)}
     finished: list[tuple[Item, Record]] = []
+    # The machines of a cluster may have machine code that this one lacks, and the other way round.
+    note_missing_code(quiet or scheduler is not None)
     in_turn = jobs in (None, 1) and scheduler is None
     progress = _Progress(len(items), in_turn=in_turn, quiet=quiet)
     try:
@@ -125,7 +135,7 @@ def batch_command(
 
 
 def xla_folders(texts: Sequence[str]) -> tuple[str, ...]:
-    """The folders in texts ``xla=FOLDER``; raises UsageError for other texts."""
+    """The folders in texts of the form ``xla=FOLDER``. Raises UsageError for other texts."""
     for text in texts:
         if not text.removeprefix("xla=") or not text.startswith("xla="):
             raise UsageError(f"--plan: found {text!r}, expected xla=FOLDER")
@@ -133,8 +143,8 @@ def xla_folders(texts: Sequence[str]) -> tuple[str, ...]:
 
 
 class _Progress:
-    """Progress on standard error: a line for each input that ends and, if inputs are solved one after another, one for each
-    that begins."""
+    """Prints progress on standard error: a line for each input when it ends and, if inputs are solved one after another
+    (``in_turn``), also when it begins. ``total`` is the number of inputs."""
 
     def __init__(self, total: int, *, in_turn: bool, quiet: bool):
         self._total, self._in_turn, self._tell = total, in_turn, note_unless_quiet(quiet)
@@ -157,7 +167,8 @@ class _Progress:
             self._tell(f"[{self._done}/{self._total}] {files.printable(item.name)}: {text}{self._time_left()}")
 
     def _time_left(self) -> str:
-        """Text that estimates the remaining time from the inputs that were solved; empty if it is less than a minute."""
+        """Text that estimates the remaining time from the inputs that were solved. It is empty if less than a minute is
+        left."""
         if not self._solved:
             return ""
         seconds = (self._total - self._done) * (time.monotonic() - self._began) / self._solved
@@ -174,13 +185,13 @@ def _outcome(record: Record) -> str:
 
     result = record.result
     if result["objective"] is None:
-        # Records of earlier versions have no such entry.
+        # Records of earlier versions have no entry ``stopped``.
         return f"{result['status']}, {result.get('stopped') or STOPPED[result['stop_reason']]}"
     return f"{result['status']}, {as_quantity(result['objective'], result['unit'])}, gap {as_gap(result['gap'])}"
 
 
 def _summary(finished: list[tuple[Item, Record]], total: int) -> str:
-    """The table of all results."""
+    """The table of all results, a line for each input that failed, and how many inputs were solved."""
     rows = []
     failures = []
     is_certified = any(record.settings.certify for _, record in finished)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from stowplan.portfolio.batch.records import Record
     from stowplan.portfolio.plan_comparison import PlanComparison
 
-#: Remarks in the table about programs that are not compared.
+#: Remarks about inputs whose results cannot be compared, by outcome.
 _REMARKS = {
     "only_first": "only in the first",
     "only_second": "only in the second",
@@ -30,7 +30,7 @@ _REMARKS = {
     "unsolved": "neither has a plan",
 }
 
-#: Maximum number of changes of one sort that are listed without ``--all``.
+#: Maximum number of rows in each table of changes, without ``--all``.
 _MAX_ROWS = 40
 
 
@@ -42,31 +42,39 @@ def compare_command(
     ],
     others: Annotated[
         Path | None,
-        typer.Argument(metavar="RESULTS2|PLAN2", help="Second folder, or second plan for the same input."),
+        typer.Argument(metavar="RESULTS2|PLAN2", help="Second folder of 'stowplan batch', or second plan for the same input."),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Argument(metavar="INPUT", help="With two plans: the input for which they were made."),
+        typer.Argument(metavar="INPUT", help="Input for which both plans were made. It is needed to compare two plans."),
     ] = None,
     everything: Annotated[
-        bool, option("--all", "", "With two plans: print all changes, not only the first 40 of each table.")
+        bool, option("--all", "", "With two plans: print all changes. By default, the first 40 of each table are printed.")
     ] = False,
-    seed: Annotated[int, option("--seed", "N", "With two folders: seed of the bootstrap for the confidence intervals.")] = 0,
-    as_json: Annotated[bool, option("--json", "", "Print the comparison as JSON.")] = False,
+    seed: Annotated[
+        int,
+        option(
+            "--seed",
+            "N",
+            "With two folders: seed of the bootstrap, which draws random samples of the inputs for the confidence intervals.",
+        ),
+    ] = 0,
+    as_json: Annotated[bool, option("--json", "", "Print the comparison as JSON instead of tables.")] = False,
     *,
     options: ReadOptions,
 ) -> None:
-    """Compare results of a batch, or two plans for one input.
+    """Compare the results of batches, or two plans for one input.
 
-    With one folder of 'stowplan batch', the command prints for each input the objective, its proven bound, the gap between
-    them, and the speedup over each baseline, a simple heuristic or a plan that was given (objective of the baseline / objective
-    of the result). With two folders, it prints for each input the ratio of the objectives, first / second; in how many inputs
-    the second folder is better, worse and equal; the mean and the median of (second - first) / first with confidence intervals;
-    and p-values of the Wilcoxon signed-rank test and the sign test.
+    With one folder that 'stowplan batch' wrote, the command prints for each input the objective, its proven bound and the gap
+    between them. It also prints the speedup over each baseline: the objective of the baseline, divided by that of the result. A
+    baseline is the plan of a simple heuristic, or a plan that was given to 'stowplan batch'.
 
-    With two plans and their INPUT, it verifies both and prints which decisions the second plan changes, adds and drops, and the
-    difference of the objectives. --all and the options that say how INPUT is read are for this form only; without --target, the
-    target of the first plan is used.
+    With two folders, it prints for each input the objectives and their ratio, first / second. It also prints for how many
+    inputs the second folder is better, worse or equal; the mean and the median of (second - first) / first, with confidence
+    intervals; and the p-values of the Wilcoxon signed-rank test and of the sign test.
+
+    With two plans and their INPUT, it verifies both plans. It prints the decisions that the second plan changes, adds or drops,
+    and the difference between the objectives. Only this form takes --all and the options that say how INPUT is read.
     """
     if source is not None and others is not None:
         _compare_plans(results, others, source, options, everything=everything, as_json=as_json)
@@ -85,7 +93,7 @@ def compare_command(
 
 
 def _check_folders(paths: list[Path], options: ReadOptions, *, everything: bool) -> None:
-    """Raises UsageError if the arguments mix up folders of results with plans."""
+    """Raises UsageError if a path is a file, or if options are given that are only for the comparison of two plans."""
     for path in paths:
         if path.is_file():
             raise UsageError(f"{path}: is a file: expected folders of results, or two plans and their input: PLAN PLAN2 INPUT")
@@ -148,11 +156,12 @@ def _cost(comparison: PlanComparison) -> str:
 
 
 def _figure(value: float | None) -> str:
+    """A number that describes a plan, as text."""
     return NONE if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
 
 
 def _changes(part: Part, everything: bool) -> str:
-    """Table of the changed decisions of one sort."""
+    """Table of the decisions of one sort that differ between two plans."""
     max_rows = len(part.changes) if everything else _MAX_ROWS
     rows = [(change.name, change.change, _values(change.before), _values(change.after)) for change in part.changes[:max_rows]]
     text = render((part.what, "change", "first", "second"), rows, left=4)
@@ -161,6 +170,8 @@ def _changes(part: Part, everything: bool) -> str:
 
 
 def _values(values: Mapping[str, int | str | bool] | None) -> str:
+    """The values of a decision as text, for example ``start 2, end 5``."""
+
     def plain(value: int | str | bool) -> str:
         return ("no", "yes")[value] if isinstance(value, bool) else f"{value:,}" if isinstance(value, int) else value
 
@@ -168,7 +179,7 @@ def _values(values: Mapping[str, int | str | bool] | None) -> str:
 
 
 def _rows(records: Mapping[str, Record]) -> dict[str, Any]:
-    """The results of one folder, with speedups and their geometric means."""
+    """The results in one folder, with the speedup over each baseline, and the geometric means of the speedups."""
     from stowplan.portfolio.batch.compare import geometric_mean, speedups
 
     programs: list[dict[str, Any]] = []
@@ -187,7 +198,7 @@ def _rows(records: Mapping[str, Record]) -> dict[str, Any]:
 
 
 def _folder_table(values: dict[str, Any]) -> str:
-    """Table of one folder."""
+    """Table of the results in one folder."""
     means = values["geometric_mean_speedups"]
     rows = [
         (
@@ -205,7 +216,7 @@ def _folder_table(values: dict[str, Any]) -> str:
 
 
 def _two_folders_table(comparison: Comparison) -> str:
-    """Table of two folders."""
+    """Table that compares the results in two folders, and lines about all of them together."""
     rows = [
         (
             pair.name,
@@ -232,7 +243,7 @@ def _two_folders_table(comparison: Comparison) -> str:
 
 
 def _statistics(paired: PairedStatistics) -> list[str]:
-    """Lines about the paired statistics of two folders."""
+    """Lines about the differences between the results in two folders: means, medians and p-values."""
 
     def shown(value: float | None, interval: Interval | None) -> str:
         within = "" if interval is None else f" ({interval.low:+.3f} to {interval.high:+.3f})"

@@ -1,5 +1,5 @@
-"""The commands ``convert``, which writes a problem to a file, ``export``, which writes its MILP for other solvers, and
-``schema``, which prints the JSON Schema of such files."""
+"""The commands ``convert``, which writes a problem to a file; ``export``, which writes a MILP for other solvers; and
+``schema``, which prints the JSON Schema of problem files and plan files."""
 
 from __future__ import annotations
 
@@ -12,46 +12,52 @@ import typer
 from stowplan import kinds
 from stowplan.cli.options import FAST_MEMORY, Input, Quiet, chip_target, option, setting, with_options
 from stowplan.cli.output import note, note_unless_quiet, open_with_notes, say_json
-from stowplan.cli.outputs import check_outputs
+from stowplan.cli.outputs import check_csv, check_outputs
 from stowplan.errors import UsageError
 from stowplan.frontends.options import OPTIONS, ReadOptions
 from stowplan.kernel.context import Options
 from stowplan.options import PROGRAMS
 
-#: Options for compiled programs.
+#: Names of the options that apply to compiled programs.
 OF_PROGRAMS = tuple(name for name, option in OPTIONS.items() if option.heading == PROGRAMS or name in ("target", "capacity"))
 
-#: Maximum number of windows for ``--set windows=all``; no solver can use a file with more.
+#: Maximum number of windows for ``--set windows=all``. A window is the part of the program between two points; each has a
+#: constraint on the total time of the copies in it. Files with more windows are too large for any solver.
 MAX_WINDOWS = 200_000
 
 
 @with_options(
     texts={
-        "target": "What to plan for, a chip or a question such as the order of operators: a name that 'stowplan targets' "
-        "lists, or the path of a target file. Required, except for inputs that need no target, such as problem files."
+        "target": "What to plan for: a chip, or a question such as the best order of operators. NAME is one of the names that "
+        "'stowplan targets' lists, or the path of a target file (TOML). The option is required unless INPUT needs no "
+        "target, as a problem file does not."
     }
 )
 def convert_command(
     source: Input,
     output: Annotated[
         Path,
-        option("-o --output", "FILE", "Write the problem to this file: JSON, or for packing also minimalloc's CSV (.csv)."),
+        option(
+            "-o --output",
+            "FILE",
+            "Write the problem to this file, as JSON. A packing problem is written as CSV, in the format of the allocator "
+            "minimalloc, if the name ends in .csv.",
+        ),
     ],
     *,
     options: ReadOptions,
 ) -> None:
     """Convert an input to a problem file, without solving it.
 
-    A problem is what 'solve' works on, for example buffers with sizes and life spans. Other commands take the problem file in
-    place of the input, and then need none of the options with which the input was read.
+    A problem is what 'stowplan solve' works on, for example a list of buffers with their sizes and live ranges. Other commands
+    accept the problem file instead of the input, and then need none of the options that say how the input is read.
     """
     from stowplan.kernel.kind import kind_of
 
     check_outputs((output,), inputs=(source, *options.files))
     problem = open_with_notes(source, options)
     kind = kind_of(problem)
-    if output.suffix.lower() == ".csv" and kind.name != "packing":
-        raise UsageError(f"{output}: CSV is for packing, and {source} is a problem of {kind.title}: write JSON")
+    check_csv(output, kind, source)
     problem.save(output)
     facts = kind.facts(problem, None, None)
     counts = ", ".join(f"{facts[name]} {name}" for name in kind.counts)
@@ -64,12 +70,17 @@ def export_command(
         Path,
         typer.Argument(
             metavar="INPUT",
-            help="Compiled program (XLA's HLO as text) or problem file of memory mapping, plain or compressed with gzip.",
+            help="Compiled program (XLA's HLO as text), or problem file of memory mapping. Either may be compressed with gzip.",
         ),
     ],
     output: Annotated[
         Path,
-        option("-o --output", "FILE", "Write the MILP to this file. The name ends in .mps or .lp, or in one of these and .gz."),
+        option(
+            "-o --output",
+            "FILE",
+            "Write the MILP to this file. The ending of its name chooses the format: .mps or .lp, or .mps.gz or .lp.gz for "
+            "a compressed file.",
+        ),
     ],
     relaxed: Annotated[
         bool, setting("", "Write the linear relaxation of the MILP, in which no variable has to be an integer.")
@@ -78,9 +89,10 @@ def export_command(
         Literal["linear", "all", "none"],
         setting(
             "WHICH",
-            "For which pairs of points of the program a constraint limits the total time of the copies between them: those "
-            "whose constraint the optimum of the linear relaxation would violate (linear, the default), all of them (all, "
-            "for small programs only), or none, so that copies take no time (none).",
+            "Which constraints on copies the MILP has. Each constraint is for two points of the program, and limits the "
+            "total time of the copies between them. linear, the default, writes the constraints that an optimum of the "
+            "linear relaxation would violate otherwise. all writes the constraints for all pairs of points, which is "
+            "possible only for small programs. none writes no such constraints, so that copies take no time.",
         ),
     ] = "linear",
     time_limit: Annotated[
@@ -88,18 +100,19 @@ def export_command(
         option(
             "--time-limit",
             "SECONDS",
-            "Time limit for finding the constraints on copies that --set windows=linear, the default, adds.",
+            "Time limit of the search for the constraints that limit the total time of copies. Only --set windows=linear, "
+            "which is the default, needs this search; 'stowplan settings' describes these constraints.",
         ),
     ] = Options().time_limit,
     quiet: Quiet = False,
     *,
     options: ReadOptions,
 ) -> None:
-    """Write a fast-memory problem as a MILP, for another solver.
+    """Write a memory-mapping problem as a MILP for other solvers.
 
-    Memory mapping decides which tensors of a compiled program are in fast memory, where and when. The mixed-integer linear
-    program (MILP) leaves out some of its rules, such as those on offsets. Its optimum is therefore a lower bound on the latency
-    of every valid plan.
+    Memory mapping decides which tensors of a compiled program are in fast memory, when, and at which offsets. The mixed-integer
+    linear program (MILP) leaves out some of the rules for plans, for example those on offsets. Its optimum is therefore a lower
+    bound on the latency of every valid plan.
     """
     from stowplan.models.mip.export import format_of, save
 
@@ -109,7 +122,7 @@ def export_command(
     check_outputs((output,), inputs=(source, *options.files))
     from stowplan.models.memory_mapping.problem import Problem
 
-    problem = open_with_notes(source, options)
+    problem = open_with_notes(source, options, "memory mapping")
     if not isinstance(problem, Problem):
         raise UsageError(f"{source}: found another kind of problem, expected memory mapping of a compiled program")
     from stowplan.models.memory_mapping.milp.matrix import all_windows, formulate, linear_windows
@@ -142,12 +155,27 @@ def export_command(
 
 
 def schema_command(
-    kind: Annotated[str, typer.Argument(metavar="KIND", help="Kind of problem, for example packing or operator_order.")],
+    kind: Annotated[
+        str,
+        typer.Argument(
+            metavar="KIND",
+            help="Kind of problem: memory_mapping, packing, banked_packing, operator_order, rematerialization, tier_placement, "
+            "bank_mapping, modulo_scheduling or llm_placement. docs/reference/index.md says what each of them is about.",
+        ),
+    ],
     what: Annotated[
-        Literal["problem", "plan"], typer.Argument(metavar="[problem|plan]", help="Which of its files: problem or plan.")
+        Literal["problem", "plan"],
+        typer.Argument(
+            metavar="[problem|plan]",
+            help="Which files the schema is for: problem for those that 'stowplan convert' writes, plan for those that "
+            "'stowplan solve' writes.",
+        ),
     ] = "problem",
 ) -> None:
-    """Print the JSON Schema of a kind's problems or plans."""
+    """Print the JSON Schema of problem files or of plan files.
+
+    For example, 'stowplan schema packing plan' describes the files that 'stowplan solve' writes for a list of buffers.
+    """
     from stowplan.library.schema import json_schema
 
     found = kinds.by_words(kind)

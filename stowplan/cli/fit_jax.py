@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from stowplan.backends.jax import FitReport
     from stowplan.report.scene import Picture
 
-#: First size that is tried when the largest one is searched.
+#: The first size that is tried in the search for the largest one (``--largest``).
 _FIRST_SIZE = 8
 
 
@@ -33,13 +33,15 @@ def fit_jax_command(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="JAX function, without jax.jit: a loss, or a training step whose loss has the decorator "
-            "stowplan.backends.jax.marked. The module may be in the current folder. Or a call such as "
-            "'module:make(4,64)': make gets '4' and '64' as strings, and returns the JAX function, its arguments, and "
-            "the positions of donated arguments.",
+            help="The JAX function itself, not the result of jax.jit: a loss, or a training step whose loss has the "
+            "decorator stowplan.backends.jax.marked. The module may be in the current folder. You may also write a "
+            "call such as 'module:make(4,64)': the function make gets the strings '4' and '64', and returns the JAX "
+            "function, a tuple of its arguments, and the positions of its donated arguments.",
         ),
     ],
-    hbm: Annotated[str, option("--hbm", "BYTES", "Memory limit of one device, for example 14GiB.")],
+    hbm: Annotated[
+        str, option("--hbm", "BYTES", "Memory limit of one device (HBM), in bytes or with a unit, for example 14GiB.")
+    ],
     shapes: Shapes = None,
     arguments: Arguments = "",
     donate: Donated = None,
@@ -48,15 +50,18 @@ def fit_jax_command(
         option(
             "--largest",
             "NAME[:N]",
-            "Find the largest size, such as a batch size, with which the step fits into --hbm. Write NAME in place of the "
-            "size in --shapes, as in 's32[batch,512]', or in the call, as in 'module:make(batch)'. The size is a multiple of "
-            "N, by default 1.",
+            "Find the largest size, for example the largest batch size, with which the training step fits into --hbm. "
+            "Write NAME in place of the size: in --shapes, as in 's32[batch,512]', or in the call, as in "
+            "'module:make(batch)'. The size that is found is a multiple of N; the default of N is 1.",
         ),
     ] = "",
     own_names: Annotated[
         bool,
         option(
-            "--own-names", "", "Save only values that the program names with checkpoint_name of JAX; by default, any values."
+            "--own-names",
+            "",
+            "Let the policy save only values to which the program gives a name, with checkpoint_name of JAX. By "
+            "default, it may save any value.",
         ),
     ] = False,
     check: Annotated[
@@ -64,11 +69,15 @@ def fit_jax_command(
         option(
             "--check",
             "",
-            "Compare the gradients with and without the policy, on this machine's CPU and with arrays of full size.",
+            "Also compare the gradients with and without the policy. They are computed on the CPU of this machine, with "
+            "arrays of full size.",
         ),
     ] = False,
     target: Annotated[
-        str, option("--target", "NAME", "TPU to compile for, one of those that 'stowplan targets' lists.")
+        str,
+        option(
+            "--target", "NAME", "TPU to compile for. NAME is one of the TPUs that 'stowplan targets' lists, except tpu-v4i."
+        ),
     ] = "tpu-v5e",
     previews: Annotated[int, option("--previews", "N", "Maximum number of previews.")] = 6,
     compiles: Annotated[
@@ -76,8 +85,8 @@ def fit_jax_command(
         option(
             "--compiles",
             "N",
-            "Maximum number of full compilations. They compare policies by the cycles that XLA estimates. With 0, policies are "
-            "compared by the time that recomputation takes according to a roofline model.",
+            "Maximum number of full compilations, which compare policies by the clock cycles that XLA estimates. With 0, "
+            "policies are compared by the time for recomputation, according to a roofline model.",
         ),
     ] = 6,
     time_limit: OpenTimeLimit = None,
@@ -88,8 +97,8 @@ def fit_jax_command(
         option(
             "-o --output",
             "FILE",
-            "Write the report to a file whose name ends in .json, or the policy, as Python code, to any other file. May be "
-            "given several times.",
+            "Write the result to this file. If its name ends in .json, the file gets a report on all policies. A file with "
+            "any other name gets only the best policy, as Python code. May be given several times.",
         ),
     ] = None,
     png: Annotated[
@@ -97,19 +106,20 @@ def fit_jax_command(
         option(
             "--png",
             "FILE",
-            "Draw the peak memory of each policy and the time and FLOPs of its recomputation to this file: .svg, or .png or "
-            ".pdf, which need the Python extra 'viz'.",
+            "Draw a diagram of the policies to this file: their peak memory, and the time and FLOPs of their "
+            "recomputation. The ending of its name chooses the format: .svg, .png or .pdf. The last two need matplotlib, "
+            "which the Python extra 'viz' installs.",
         ),
     ] = None,
-    as_json: Annotated[bool, option("--json", "", "Print the report as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the report as JSON instead of a summary.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Fit a JAX training step into a given amount of TPU memory.
 
-    The command finds a policy for jax.checkpoint, which says which values are saved for the backward pass; the others are
-    computed again. Each policy is tried in a preview, a compilation that stops once XLA has assigned memory and reports the
-    peak. If the peak is above the limit, the next policy saves less. After Ctrl-C, the best policy so far is printed. The
-    command needs jax and libtpu (the Python extra 'xla'), but no TPU.
+    The command finds a policy for jax.checkpoint. A policy says which values of the forward pass are saved for the backward
+    pass; all other values are computed again. Each policy is tried in a preview, a compilation that stops once XLA has assigned
+    memory and reports the peak. If the peak is above the limit, the next policy saves less. After Ctrl-C, the command prints
+    the best policy that it has found so far. The command needs jax and libtpu (the Python extra 'xla'), but no TPU.
     """
     check_outputs((*(output or ()), png))
     if folder is not None:
@@ -177,7 +187,9 @@ def fit_jax_command(
 
 
 def _read_largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str, int]:
-    """Name of the size to maximize, empty if there is none, and the number that it must be a multiple of."""
+    """Parses the option ``--largest``: returns the name of the size to maximize, and the number of which it must be a multiple.
+    Without the option, the name is empty. Raises UsageError if the text is not valid, or if the name is neither in the shapes
+    nor in the call."""
     if not text:
         return "", 1
     match = re.fullmatch(r"([A-Za-z_]\w*)(?::([1-9]\d{0,8}))?", text)
@@ -194,7 +206,8 @@ def _read_largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str,
 def _loaded(
     function: str, shapes: Sequence[str], arguments: str, donated: Sequence[int]
 ) -> tuple[Any, tuple[Any, ...], tuple[int, ...]]:
-    """Imports the function; returns it with its arguments and the positions of donated arguments."""
+    """Imports the function, and returns it with its arguments and the positions of its donated arguments. Raises CompileError
+    if that fails."""
     import jax
 
     from stowplan.backends.xla import CompileError, by_name
@@ -212,8 +225,8 @@ def _loaded(
 
 
 def _picture(report: FitReport) -> Picture:
-    """Picture of the recomputed work over the peak: plans of the greedy method with estimated peaks, and policies with the
-    compiler's peaks."""
+    """A picture of the recomputed work against the peak: plans of the greedy method with their estimated peaks, and policies
+    with the peaks that the compiler reported."""
     from stowplan.report.rematerialization import steps_plot
     from stowplan.report.scene import Picture
 

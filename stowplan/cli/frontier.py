@@ -12,7 +12,7 @@ import typer
 from stowplan import cli, files
 from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import Quiet, option, size, with_options
-from stowplan.cli.output import LinePrinter, note, open_with_notes, say, say_json
+from stowplan.cli.output import LinePrinter, note, note_missing_code, open_with_notes, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
 from stowplan.deadline import read_within
 from stowplan.errors import UsageError
@@ -28,11 +28,14 @@ FORMAT = "stowplan.rematerialization.frontier"
 VERSION = 1
 
 
-#: Help texts for this command, whose problems are all of one kind.
+#: Help texts that replace the general ones, because all problems of this command are of one kind.
 _TEXTS = {
-    "target": "Give 'rematerialization' here, unless INPUT is a problem file.",
-    "baseline": "Never return a worse plan than this baseline: greedy, a heuristic, which is also called prod. By default, "
-    "baselines are only compared with the result.",
+    "time_limit": "Time limit for all memory limits together, counted from the start of the command. Reading the input is "
+    "included.",
+    "target": "The target must be 'rematerialization', unless INPUT is a problem file, which needs no target.",
+    "baseline": "Never return a plan that is worse than this baseline. NAME is greedy, which is the only heuristic "
+    "that serves as a baseline here, or prod, which is another name for it. Without the option, the "
+    "results are only compared with the baseline.",
 }
 
 
@@ -46,8 +49,9 @@ def frontier_command(
         Path,
         typer.Argument(
             metavar="INPUT",
-            help="Problem file of rematerialization; or, with --target rematerialization, a graph of operators: an ONNX or "
-            "TensorFlow Lite model, a program of torch.export (.pt2), XLA's HLO as text, or JSON.",
+            help="Problem file of rematerialization. With --target rematerialization it may also be a graph of operators: "
+            "an ONNX or TensorFlow Lite model, a program of torch.export (.pt2), XLA's HLO as text, or JSON "
+            "(docs/reference/operator-order.md).",
         ),
     ],
     limits: Annotated[
@@ -55,8 +59,9 @@ def frontier_command(
         option(
             "--limits",
             "N|SIZES",
-            "Limits on the peak, separated by commas: 2GB,3GB. Or their number, from 1 to 1000: they are then spread evenly "
-            "from a lower bound on the peak of all plans to the peak of INPUT in its own order, without recomputation.",
+            "Limits on the peak, separated by commas, for example 2GB,3GB; or the number of limits, from 1 to 1000. If you "
+            "give a number, the limits are spread evenly from a lower bound on the peak of all plans to the peak of INPUT "
+            "in its own order, without recomputation.",
         ),
     ] = "8",
     host_limits: Annotated[
@@ -64,9 +69,9 @@ def frontier_command(
         option(
             "--host-limits",
             "SIZES",
-            "Limits on the bytes that the memory of the host may hold, separated by commas: 4GB,16GB. All --limits are solved "
-            "for each of them. INPUT must be a problem file whose field 'host' describes this second memory "
-            "(docs/reference/rematerialization.md); the default is the limit in this field.",
+            "Limits on the number of bytes in the memory of the host, separated by commas, for example 4GB,16GB. Each of "
+            "them is combined with each of --limits. INPUT must be a problem file that describes this second memory in its "
+            "field 'host' (docs/reference/rematerialization.md). The default is the limit that this field states.",
         ),
     ] = None,
     output: Annotated[
@@ -77,21 +82,26 @@ def frontier_command(
         option(
             "--png",
             "FILE",
-            "Draw the added cost over the limits to this file: .svg, or .png or .pdf, which need the Python extra 'viz'.",
+            "Draw a diagram with the added cost for each limit to this file. The ending of its name chooses the format: "
+            ".svg, .png or .pdf. The last two need matplotlib, which the Python extra 'viz' installs.",
         ),
     ] = None,
-    as_json: Annotated[bool, option("--json", "", "Print as JSON what -o writes, without the plans.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print as JSON what -o writes, except for the plans.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
     options: ReadOptions,
 ) -> None:
-    """Find what must be recomputed under several memory limits.
+    """Find what to recompute under each of several memory limits.
 
-    Rematerialization frees memory by running operators again instead of keeping their results. The peak is the largest number
-    of bytes that are live at once. For each of several limits on the peak, the command finds which operators to run again at
-    the least added cost, the cost of all additional runs. A problem file states the cost of each operator, in any unit; for a
-    model, a run of an operator costs the number of bytes that it writes. --time-limit is for all limits together.
+    Rematerialization (recomputation) frees memory: operators run again, so that their results need not be kept. The peak is the
+    largest number of bytes that are live at the same time. For each limit on the peak, the command chooses which operators run
+    again, such that the added cost is as small as possible. The added cost is the cost of all additional runs. A problem file
+    states what a run of each operator costs, in any unit; for all other inputs, it is the number of bytes that the operator
+    writes.
+
+    The exit code is 0 if a plan was found for at least one limit, 1 if it is proven for every limit that there is no plan, 2 if
+    an input or an option is wrong, and 3 if no plan was found within the time limit.
     """
     began = cli.began()
     check_outputs((output, png), inputs=(source, *options.files))
@@ -102,12 +112,13 @@ def frontier_command(
     from stowplan.portfolio.rematerialization.frontier import frontier
 
     reading = None if search.deterministic else search.time_limit
-    problem = read_within(reading, lambda: open_with_notes(source, options), began)
+    problem = read_within(reading, lambda: open_with_notes(source, options, "rematerialization"), began)
     if not isinstance(problem, Problem):
         raise UsageError(
             f"{files.printable(source)}: found no problem of rematerialization, expected one: operators with costs"
         )
     check_picture(problem, png)
+    note_missing_code(quiet, "rematerialization")
     count = (limit_values if isinstance(limit_values, int) else len(limit_values)) * max(1, len(hosts))
     settings["time_limit"] = max(0.1, search.time_limit - (time.monotonic() - began)) / count
     with event_on_interrupt() as cancel, LinePrinter(quiet) as progress:
@@ -137,18 +148,21 @@ def frontier_command(
     if cancel.is_set():
         raise typer.Exit(INTERRUPTED)
     if not any(map(_fits, points)):
-        # The same exit codes as for a single limit for which no plan was found.
+        # These are the exit codes of 'stowplan solve' for a problem without a plan.
         raise typer.Exit(1 if all(point.is_infeasible for point in points) else 3)
 
 
 def _steps(plan: Plan | None) -> dict[str, Any]:
-    """The plan of a point, as it is written to a file."""
+    """The plan for one limit, as it is written to a file."""
     steps: dict[str, Any] = {"sequence": None if plan is None else plan.sequence}
     return steps if plan is None or not plan.moves else steps | {"moves": plan.moves}
 
 
 def _limits(text: str) -> int | list[int]:
-    """The number of limits, or the limits in bytes."""
+    """Parses the option ``--limits``: returns either the number of limits, or the limits in bytes.
+
+    Raises UsageError if it is neither.
+    """
     expected = "a number from 1 to 1000, or sizes separated by commas"
     if "," in text or not text.strip().isdecimal():
         return _sizes("--limits", text, expected)
@@ -158,7 +172,11 @@ def _limits(text: str) -> int | list[int]:
 
 
 def _sizes(name: str, text: str, expected: str) -> list[int]:
-    """Sizes in bytes, separated by commas."""
+    """Parses sizes in bytes that are separated by commas.
+
+    Raises UsageError if one of them is not a size. The error message begins with ``name``, the name of the option, and ends
+    with ``expected``, a description of what the option takes.
+    """
     try:
         return [size(part.strip()) for part in text.split(",")]
     except typer.BadParameter:
@@ -166,12 +184,12 @@ def _sizes(name: str, text: str, expected: str) -> list[int]:
 
 
 def _fits(point: Point) -> bool | None:
-    """Whether there is a plan within the limit; None if that is not known."""
+    """Whether a plan within the limit exists; None if that is not known."""
     return True if point.plan is not None else False if point.is_infeasible else None
 
 
 def _line(point: Point) -> str:
-    """One line of the table."""
+    """The line of the table for one limit."""
     head = f"limit {point.limit:>16,}"
     if point.host_limit is not None:
         head += f"  host {point.host_limit:>16,}"

@@ -1,4 +1,4 @@
-"""Commands that inspect plans and settings: ``verify`` and ``show``, ``cache``, ``targets``, ``settings``,
+"""Commands that inspect existing files and the package itself: ``verify``, ``show``, ``cache``, ``targets``, ``settings`` and
 ``show-versions``."""
 
 from __future__ import annotations
@@ -18,8 +18,11 @@ from stowplan import files
 from stowplan.cli.options import TARGET_OF_PLAN, ExistingCache, Input, Picture, PlanFile, option, setting, with_options
 from stowplan.cli.output import note, open_with_notes, say, say_json
 from stowplan.cli.outputs import Outputs, check_outputs, check_picture
+from stowplan.cli.plan_files import format_of_command, in_order, refuse_options, show_llm, verify_llm, verify_tflm
 from stowplan.errors import InputError, UsageError, VerificationError
+from stowplan.file_uses import LLM_PLAN, TFLM_PLAN
 from stowplan.frontends.options import ReadOptions
+from stowplan.hardware.targets.toml_files import template_kinds
 from stowplan.result_text import format_gap
 from stowplan.tables import aligned
 from stowplan.units import BYTES, PS, Unit
@@ -33,20 +36,20 @@ if TYPE_CHECKING:
 
 @with_options(texts=TARGET_OF_PLAN)
 def verify_command(
-    problem: Input,
-    plan: PlanFile,
+    first: Input,
+    second: PlanFile,
     emit: Annotated[
         list[str] | None,
         option(
             "--emit",
             "FORMAT=FILE",
-            "Write the plan, if it is valid, for other programs. The formats are those of 'stowplan solve --emit': c-header, "
-            "json, csv, tflite and config. May be given several times.",
+            "Write the plan in a format for other programs, if it is valid. 'stowplan solve --help' lists the formats. May "
+            "be given several times.",
         ),
     ] = None,
     bound: Annotated[
         Path | None,
-        option("--bound", "PROOF", "Also check this proof of a bound, which 'stowplan solve --certificate' wrote."),
+        option("--bound", "PROOF", "Also check the proof of a bound in this file, which 'stowplan solve --certificate' wrote."),
     ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the result of the check as JSON.")] = False,
     *,
@@ -54,18 +57,20 @@ def verify_command(
 ) -> None:
     """Check a plan against its problem, without any solver.
 
-    The command reads INPUT with the same options as 'solve', and prints the objective of the plan (the number that 'solve'
-    minimizes) or, if the plan is not valid, every rule that it breaks. The exit code is 4 if the plan is not valid, or if the
-    proof of --bound fails. PLAN may also be a file that 'stowplan tflm -o FILE.json' wrote; INPUT is then the model.
+    The command reads INPUT with the same options as 'stowplan solve'. If the plan is valid, it prints the objective of the
+    plan, which is the number that 'stowplan solve' minimizes. Otherwise, it prints every rule that the plan breaks. The exit
+    code is 4 if the plan is not valid, or if the proof that --bound names fails.
+
+    PLAN may also be a file that 'stowplan tflm -o FILE.json' or 'stowplan llm -o FILE.json' wrote; INPUT is then the model. The
+    two files may be given in either order, because a plan file states that it is one.
     """
+    problem, plan = in_order(first, second)
     outputs = Outputs.of(None, emit)
     outputs.check(inputs=(problem, plan, *options.files))
-    if _is_tflm_plan(plan):
-        if bound is not None or emit:
-            raise UsageError(
-                f"{plan}: --bound and --emit are not for plans of 'stowplan tflm': it writes its proof and its files"
-            )
-        _verify_tflm(problem, plan, as_json)
+    command_format = format_of_command(plan)
+    if command_format is not None:
+        refuse_options(plan, command_format, {"--bound": bound is not None, "--emit": bool(emit)})
+        (verify_tflm if command_format == TFLM_PLAN else verify_llm)(problem, plan, as_json)
         return
     loaded, loaded_plan, assumed = open_both(problem, plan, options)
     outputs.check_problem(loaded, problem)
@@ -99,29 +104,9 @@ def verify_command(
     outputs.write(loaded, loaded_plan, None, problem)
 
 
-def _is_tflm_plan(plan: Path) -> bool:
-    """Whether a file is JSON that ``stowplan tflm`` has written."""
-    # The name of the format is repeated here because importing stowplan.backends.tflm takes too long.
-    return files.is_json(plan) and files.peek_format(files.read_bytes(plan)) == "stowplan.tflm"
-
-
-def _verify_tflm(model: Path, plan: Path, as_json: bool) -> None:
-    """Checks a plan that ``stowplan tflm`` has written against its model; prints the result and raises an error if it is
-    wrong."""
-    from stowplan.backends.tflm.recheck import read_summary, recheck
-
-    summary = read_summary(plan)
-    wrong = recheck(model, summary)
-    if as_json:
-        say_json({"ok": not wrong, "objective": summary.head, "violations": wrong})
-    else:
-        say("\n".join(wrong) if wrong else f"valid: the head takes {summary.head:,} bytes")
-    if wrong:
-        raise VerificationError(f"{plan}: not a valid plan: {wrong[0]}")
-
-
 def _of_capacity(unit: Unit, problem: Any) -> str:
-    """The end of the line about a valid plan: the capacity that it keeps; empty for kinds of problems that have no capacity."""
+    """The end of the line about a valid plan, which names the capacity that the plan stays within. It is empty for kinds of
+    problems that have no capacity."""
     if unit != BYTES or not hasattr(problem, "capacity"):
         return ""
     none = "; there was no capacity to compare it with (--capacity SIZE gives one)"
@@ -129,9 +114,10 @@ def _of_capacity(unit: Unit, problem: Any) -> str:
 
 
 def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdict | None, str]:
-    """Checks the certificate of a bound; returns (verdict, "") if its proof holds, otherwise (None, the reason why it fails).
+    """Checks the certificate of a bound; returns (verdict, "") if its proof holds, and otherwise (None, the reason why it
+    fails).
 
-    ``objective`` is that of a valid plan, if there is one. Raises InputError if the file is not a certificate.
+    ``objective`` is the objective of a valid plan, if there is one. Raises InputError if the file is not a certificate.
     """
     from stowplan.certificates.checker import check
     from stowplan.certificates.checker.reading import MalformedError, UnprovenError
@@ -151,37 +137,56 @@ def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdi
 
 @with_options(texts=TARGET_OF_PLAN)
 def show_command(
-    plan: PlanFile,
-    problem: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="Input for which the plan was made, as 'stowplan solve' takes it.")
+    first: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INPUT", help="File for which the plan was made, in one of the formats that 'stowplan solve' reads."
+        ),
     ],
+    second: PlanFile,
     compare: Annotated[
-        Path | None, option("--compare", "PLAN", "Second plan of the same input, to show beside the first.")
+        Path | None, option("--compare", "PLAN", "Second plan for the same INPUT, which is shown beside the first one.")
     ] = None,
     png: Picture = None,
     seconds: Annotated[
-        bool, setting("", "For compiled programs: draw the time axis in seconds instead of steps (instructions).")
+        bool, setting("", "For compiled programs: draw the time axis in seconds instead of instructions (steps).")
     ] = False,
-    everything: Annotated[bool, option("--all", "", "Print all rows of a table, not only the first 40.")] = False,
+    everything: Annotated[
+        bool, option("--all", "", "Print all rows of a table. By default, the first 40 are printed.")
+    ] = False,
     iterations: Annotated[
         int | None,
         option(
             "--simulate",
             "N",
-            "For data-flow graphs: simulate N iterations of the plan, clock by clock, and compare the values with those that "
-            "NumPy computes.",
+            "For data-flow graphs of loops: simulate N iterations of the loop with this plan, clock by clock, and compare "
+            "the computed values with those that NumPy computes.",
         ),
     ] = None,
     as_json: Annotated[
-        bool, option("--json", "", "For data-flow graphs: print the configuration of the tiles (processing elements) as JSON.")
+        bool,
+        option(
+            "--json",
+            "",
+            "For data-flow graphs of loops: print the configuration of the processing elements (tiles) as JSON instead of "
+            "the table.",
+        ),
     ] = False,
     *,
     options: ReadOptions,
 ) -> None:
     """Print a plan as a table, or draw it.
 
-    INPUT is read with the same options as for 'solve'. The table is printed unless --png, --json or --simulate is given.
+    The command reads INPUT with the same options as 'stowplan solve'. It prints a table unless --png, --json or --simulate is
+    given. PLAN may also be a file that 'stowplan llm -o FILE.json' wrote; INPUT is then the model. The two files may be given
+    in either order, because a plan file states that it is one.
     """
+    problem, plan = in_order(first, second)
+    if format_of_command(plan) == LLM_PLAN:
+        given = {"--compare": compare is not None, "--png": png is not None, "--simulate": iterations is not None}
+        refuse_options(plan, LLM_PLAN, given | {"--json": as_json})
+        show_llm(problem, plan)
+        return
     check_outputs((png,), inputs=(plan, problem, compare, *options.files))
     loaded, loaded_plan, assumed = open_both(problem, plan, options)
     from stowplan.frontends.read import read_plan
@@ -210,8 +215,8 @@ def show_command(
 
 
 def _check_fits(presenter: Presenter, problem: Any, path: Path, plan: Any, assumed: str | None) -> None:
-    """Raises an error if a plan cannot be shown for a problem. It names the file, and the assumed target if that may be the
-    reason."""
+    """Raises an error if a plan cannot be shown for a problem. The error names the file of the plan and, because it may be the
+    reason, the target that was assumed."""
     from stowplan.kernel.kind import describe_plan, kind_of
 
     kind = kind_of(problem)
@@ -234,14 +239,17 @@ def open_both(problem: Path, plan: Path, options: ReadOptions) -> tuple[Any, Any
 
     Raises
     ------
+    InputError
+        A file cannot be read or is not valid.
     UsageError
-        The plan names a target that does not come with the package, so it was made with a target file of the user.
+        The plan names a target that does not come with the package, so it was made with a target file of the user; or an option
+        does not apply to the input; or a target is needed, and neither the options nor the plan name one.
     """
     from stowplan.frontends.formats import check_regular, format_of, look
     from stowplan.frontends.read import only_target, read_plan
 
     check_regular(plan)
-    # Plans in other formats can be read only together with the problem.
+    # A plan that is not JSON can be read only together with its problem.
     loaded_plan = read_plan(plan) if files.is_json(plan) else None
     assumed: str | None = None
     if loaded_plan is not None and options.target is None and format_of(look(problem)).targets is not None:
@@ -265,7 +273,7 @@ def _is_shipped(target: str) -> bool:
 
 
 def target_hint(assumed: str | None) -> str:
-    """A hint for the error that a plan belongs to another problem; empty if the target was not derived from the plan."""
+    """A hint for the error that a plan belongs to another problem. It is empty if the target was not derived from the plan."""
     if assumed is None:
         return ""
     how = "pass --target FILE if that was a file of yours, and all options of the solve"
@@ -278,16 +286,16 @@ def targets_command(
         option(
             "--template",
             "KIND",
-            "Print a target file from which you can start your own: memory-mapping is for compiled programs, tier-placement "
-            "for networks, banked-packing for graphs on chips with several memories, bank-mapping for graphs on chips whose "
-            "memory is divided into banks, and modulo-scheduling for loops.",
+            f"Print a complete target file, from which you can make your own. KIND is one of {', '.join(template_kinds())}. "
+            "The list that the command prints without this option says which inputs each of these kinds is for.",
         ),
     ] = None,
 ) -> None:
     """List the targets that come with the package.
 
-    A target says what an input is planned for: a chip with its memories and speeds, or a question that needs no chip, such as
-    the order of operators with the least peak of memory.
+    A target says what an input is planned for. It is either a chip, with its memories and speeds, or a question that needs no
+    chip, such as 'order', the order of operators with the smallest memory peak. The list is grouped by the inputs that the
+    targets are for. Options named --target take a name from this list, or the path of a target file.
     """
     if template is not None:
         from stowplan.hardware.targets.toml_files import template as template_of
@@ -306,7 +314,7 @@ def targets_command(
 
 
 def _open_cache(folder: Path | None) -> PlanCache:
-    """The plan cache in a folder."""
+    """Opens the plan cache in a folder. Raises UsageError if no folder is named, and InputError if it is no folder."""
     from stowplan.kernel.plan_cache import PlanCache
 
     if folder is None:
@@ -322,9 +330,9 @@ def _open_cache(folder: Path | None) -> PlanCache:
 
 def cache_info_command(
     folder: ExistingCache = None,
-    as_json: Annotated[bool, option("--json", "", "Print them as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print these numbers as JSON.")] = False,
 ) -> None:
-    """Print how many results a plan cache has, and their bytes."""
+    """Print how many results a plan cache has, and how many bytes."""
     info = _open_cache(folder).info()
     if as_json:
         say_json(info._asdict())
@@ -343,11 +351,13 @@ class Setting(NamedTuple):
     heading: str
     """What the setting applies to: inputs, the search, or a single command."""
     usage: str
+    """The name and a placeholder of the value: ``NAME=VALUE``."""
     text: str
+    """Its description."""
 
 
 def settings() -> Iterator[Setting]:
-    """All settings of all commands, each once."""
+    """All settings of all commands. A setting that several commands share is listed once."""
     from stowplan.cli.app import commands
     from stowplan.frontends.dfg import RULES, describe_rule
 
@@ -365,14 +375,18 @@ def settings() -> Iterator[Setting]:
 
 
 def settings_command() -> None:
-    """List the advanced options that --set NAME=VALUE sets."""
+    """List the advanced options that --set NAME=VALUE sets.
+
+    For example, 'stowplan solve module.hlo.txt --target tpu-v4 --set stalls=forbidden' sets the option stalls. Each heading of
+    the list says which inputs or which command the options below it apply to.
+    """
     rows = list(settings())
     for number, heading in enumerate(dict.fromkeys(row.heading for row in rows)):
         lines = aligned([(f"  {row.usage}", row.text) for row in rows if row.heading == heading], ("", ""))
         say(("\n" if number else "") + "\n".join([f"{heading}:", *lines]))
 
 
-#: Packages that plans depend on, and packages of the extras.
+#: Packages on which plans can depend, and packages that the extras install.
 PACKAGES = (
     *("numpy", "scipy", "ortools", "highspy", "pulp", "numba", "joblib", "msgspec", "typer", "rich"),
     *("torch", "torch-geometric", "gymnasium", "sb3-contrib", "onnx", "executorch", "tflite-micro", "jax", "jaxlib", "libtpu"),
@@ -380,14 +394,19 @@ PACKAGES = (
 )
 
 
-def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print them as JSON.")] = False) -> None:
-    """Print versions and facts about the machine for bug reports."""
+def show_versions_command(as_json: Annotated[bool, option("--json", "", "Print the list as JSON.")] = False) -> None:
+    """Print the versions of packages and facts about the machine.
+
+    A bug report should contain this list. It has the versions of stowplan, of Python and of the packages that stowplan can use;
+    the platform and the number of processor cores; and whether the heuristics are compiled to machine code.
+    """
     details = versions()
     say_json(details) if as_json else say("\n".join(aligned([(name, str(value)) for name, value in details.items()], ("", ""))))
 
 
 def versions() -> dict[str, str | int]:
-    """Versions and facts about the machine, by name. Packages are not imported; their metadata has the versions."""
+    """Versions and facts about the machine, by name. Packages are not imported, because their metadata states their
+    versions."""
     from stowplan.compiled.library import trouble
 
     has_affinity = hasattr(os, "sched_getaffinity")
@@ -403,6 +422,7 @@ def versions() -> dict[str, str | int]:
 
 
 def _version(name: str) -> str:
+    """The version of an installed package, from its metadata."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""``stowplan library``: the instances with their best known objectives and bounds, checks of these, and additions."""
+"""The commands of ``stowplan library``: they list, show, check and extend the library of instances."""
 
 from __future__ import annotations
 
@@ -14,30 +14,50 @@ import typer
 from stowplan import files, kinds
 from stowplan.cli.options import option
 from stowplan.cli.output import NONE, as_gap, note, render, say, say_json
-from stowplan.cli.outputs import check_outputs
+from stowplan.cli.outputs import check_csv, check_outputs
 from stowplan.errors import UsageError, VerificationError
+from stowplan.units import counted
 
 if TYPE_CHECKING:
     from stowplan.library.table import Bound, Row
 
 Folder = Annotated[
     Path | None,
-    option("--library", "FOLDER", "The library; by default STOWPLAN_LIBRARY, or the folder 'instances' of the clone."),
+    option(
+        "--library",
+        "FOLDER",
+        "Folder of the library. The default is the folder that the environment variable STOWPLAN_LIBRARY names or, in a "
+        "clone of the repository, its folder 'instances'.",
+    ),
 ]
-Name = Annotated[str, typer.Argument(metavar="ID", help="Instance, as 'stowplan library list' names it.")]
+Name = Annotated[str, typer.Argument(metavar="ID", help="Name of the instance, as 'stowplan library list' prints it.")]
 
 
 def library_list_command(
-    kind: Annotated[str | None, option("--kind", "KIND", "Only instances of this kind, for example packing.")] = None,
-    class_: Annotated[
-        Literal["easy", "hard", "open"] | None, option("--class", "CLASS", "Only instances of this class: easy, hard or open.")
+    kind: Annotated[
+        str | None,
+        option(
+            "--kind",
+            "KIND",
+            "List only instances of this kind of problem, for example packing. 'stowplan schema --help' lists the kinds.",
+        ),
     ] = None,
-    as_json: Annotated[bool, option("--json", "", "Print the rows as JSON.")] = False,
+    class_: Annotated[
+        Literal["easy", "hard", "open"] | None,
+        option(
+            "--class",
+            "CLASS",
+            "List only instances of this class: open (the optimum is not proven), easy (a run of stowplan proved it within "
+            "2 seconds) or hard (the proof took longer, or was found in another way).",
+        ),
+    ] = None,
+    as_json: Annotated[bool, option("--json", "", "Print the list as JSON.")] = False,
     folder: Folder = None,
 ) -> None:
     """List the instances with their best known objectives and bounds.
 
-    An asterisk marks a bound that no certificate proves, so that it rests on trusting a solver.
+    The objective is that of the best known plan, and no plan has a smaller objective than the bound. An asterisk marks a bound
+    without a certificate, that is, without a proof that can be checked: you have to trust the solver that found this bound.
     """
     from stowplan.library.table import Library
 
@@ -53,7 +73,7 @@ def library_list_command(
     classes = Counter(row.class_ for row in rows)
     proven, certified = (sum(getattr(row, name) for row in rows) for name in ("is_proven", "is_certified"))
     counts = ", ".join(f"{classes[name]} {name}" for name in ("easy", "hard", "open"))
-    say(f"\n{len(rows)} instances: {counts}; {proven} proven, {certified} of them with a certificate")
+    say(f"\n{counted(len(rows), 'instance')}: {counts}; {proven} proven, {certified} of them with a certificate")
 
 
 def library_show_command(
@@ -61,25 +81,31 @@ def library_show_command(
     output: Annotated[
         Path | None,
         option(
-            "-o --output", "FILE", "Write the problem to this file: JSON, or minimalloc's CSV if it ends in .csv (packing)."
+            "-o --output",
+            "FILE",
+            "Write the problem to this file, as JSON. A packing problem is written as CSV, in the format of the "
+            "allocator minimalloc, if the name ends in .csv.",
         ),
     ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the row as JSON.")] = False,
     folder: Folder = None,
 ) -> None:
-    """Print all that is known about an instance, or write its problem to a file."""
+    """Print what is known about an instance, or write its problem.
+
+    The output is the row of the table for this instance: its kind and class, the best known objective and bound, and who found
+    them, when and how (docs/reference/library.md). With -o, the problem itself is written to a file instead.
+    """
     from stowplan.library.table import Library
 
     library = Library.open(folder)
     row = library.row(name)
     if output is not None:
         check_outputs((output,), inputs=(library.instance(row),))
+        check_csv(output, kinds.by_name(row.kind), name)
         if output.suffix.lower() == ".csv":
-            if row.kind != "packing":
-                raise UsageError(f"{output}: CSV is for packing, and {name} is a problem of {row.kind}: write JSON")
             library.problem(row).save(output)
         else:
-            # Byte for byte, because the digest is that of the file.
+            # The file is copied byte for byte, because the digest is computed from the fields that are in it.
             files.write_atomic(output, library.data(row))
         note(f"{output}: {name}, a problem of {row.kind}")
         return
@@ -97,14 +123,20 @@ def library_show_command(
 
 def library_check_command(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Instances; by default all, and that no file is left over.")
+        list[str] | None,
+        typer.Argument(
+            metavar="[ID]...",
+            help="Names of the instances to check. By default, all instances are checked, and files that belong to no "
+            "instance are reported.",
+        ),
     ] = None,
-    as_json: Annotated[bool, option("--json", "", "Print the faults as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print what is wrong as JSON.")] = False,
     folder: Folder = None,
 ) -> None:
-    """Check the library without any solver: digests, plans and certificates of its table.
+    """Check the whole library, or single instances, without a solver.
 
-    Every plan passes the verifier of its kind, and every certificate the checker. The exit code is 4 if anything is wrong.
+    The command compares the digest (hash) of each problem with the table, verifies each plan, and checks each certificate,
+    which is a proof of a bound. The exit code is 4 if anything is wrong.
     """
     from stowplan.library.check import faults, strays
     from stowplan.library.table import Library
@@ -122,14 +154,20 @@ def library_check_command(
             say(f"{name}: {text}" if name else text)
         here = [row for row in rows if library.instance(row) is not None]
         say(
-            f"{len(rows)} instances: {sum(bool(row.plan) for row in here)} plans and "
-            f"{sum(bool(row.certificate) for row in here)} certificates checked in {time.monotonic() - began:.1f} s"
-            + (f"; {missing} instances are not here, their recipes make them" if missing else "")
+            f"{counted(len(rows), 'instance')}: {counted(sum(bool(row.plan) for row in here), 'plan')} and "
+            f"{counted(sum(bool(row.certificate) for row in here), 'certificate')} checked in {time.monotonic() - began:.1f} s"
+            + _missing(missing)
         )
     if found:
         raise VerificationError(
-            f"{library.folder}: found {len(found)} faults, expected none: {': '.join(filter(None, found[0]))}"
+            f"{library.folder}: found {counted(len(found), 'fault')}, expected none: {': '.join(filter(None, found[0]))}"
         )
+
+
+def _missing(count: int) -> str:
+    """The end of a line about instances whose files their recipes have not made yet."""
+    are = "is not here, its recipe makes it" if count == 1 else "are not here, their recipes make them"
+    return f"; {counted(count, 'instance')} {are}" if count else ""
 
 
 def library_add_command(
@@ -137,18 +175,31 @@ def library_add_command(
     path: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE", help="Plan or certificate from any source; of packing also offsets in minimalloc's CSV."
+            metavar="FILE",
+            help="Plan or certificate, from stowplan or from any other program. For packing, it may also be a table of "
+            "offsets in minimalloc's CSV.",
         ),
     ],
-    who: Annotated[str, option("--who", "NAME", "Who found it, for the table.")] = "",
-    how: Annotated[str, option("--how", "TEXT", "The command or method by which it was found, for the table.")] = "",
-    when: Annotated[str, option("--when", "DATE", "Date on which it was found (YYYY-MM-DD); today by default.")] = "",
-    write: Annotated[bool, option("--write", "", "Add it to the library if it is better than what is there.")] = False,
+    who: Annotated[
+        str,
+        option(
+            "--who",
+            "NAME",
+            "Who found the plan or the certificate. --write needs this name, which is written into the table of the library.",
+        ),
+    ] = "",
+    how: Annotated[str, option("--how", "TEXT", "Command or method by which it was found. --write needs this text, too.")] = "",
+    when: Annotated[str, option("--when", "DATE", "Date on which it was found, as YYYY-MM-DD. The default is today.")] = "",
+    write: Annotated[
+        bool, option("--write", "", "Change the library if the plan or the certificate is better than what it has.")
+    ] = False,
     folder: Folder = None,
 ) -> None:
-    """Verify a plan or certificate for an instance, say whether it is better than the best known, and print its row.
+    """Verify a plan or certificate, and add it if it is better.
 
-    The exit code is 4 if the plan is not valid or the certificate does not prove its bound.
+    The command prints the row that the instance would have with this plan or certificate, and says whether it is better than
+    what the library has. It changes the library only if --write is given. The exit code is 4 if the plan is not valid, or if
+    the certificate does not prove its bound.
     """
     from stowplan.library.check import added
     from stowplan.library.table import Library, text_of
@@ -166,6 +217,7 @@ def library_add_command(
 
 
 def _date(text: str) -> str:
+    """A date in the form YYYY-MM-DD; today (in UTC) if the text is empty. Raises UsageError if the text is not a date."""
     if not text:
         return datetime.now(UTC).date().isoformat()
     try:
@@ -175,20 +227,24 @@ def _date(text: str) -> str:
 
 
 def _fields(row: Row) -> dict[str, Any]:
-    """Columns of a row by name."""
+    """The columns of a row by name."""
     return {name.rstrip("_"): value for name, value in msgspec.structs.asdict(row).items()}
 
 
 def _value(kind: str, value: Bound) -> str:
+    """Text of an objective or a bound, which may be a word such as ``infeasible``; :data:`NONE` for None. ``kind`` is the name
+    of the kind of problem, which decides the unit."""
     return value if isinstance(value, str) else NONE if value is None else kinds.by_name(kind).unit.write(value)
 
 
 def _bound(row: Row) -> str:
+    """Text of the best known bound. An asterisk marks a bound that no certificate proves."""
     is_trusted = row.bound is not None and row.bound != row.certified
     return _value(row.kind, row.bound) + ("*" if is_trusted else "")
 
 
 def _gap(row: Row) -> str:
+    """Text of the gap between the best known objective and bound; :data:`NONE` if there is none."""
     has_ratios = kinds.by_name(row.kind).unit.has_ratios
     if not row.objective or not isinstance(row.bound, int) or not has_ratios:
         return NONE

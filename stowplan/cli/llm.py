@@ -1,4 +1,5 @@
-"""``stowplan llm``: a placement of a language model for llama.cpp, and the calibration of a machine."""
+"""The commands of ``stowplan llm``: they place a language model on devices for llama.cpp, and measure the speeds of a
+machine."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ from stowplan.kernel.context import Options
 if TYPE_CHECKING:
     from stowplan.backends.llama.planning import Planned
 
-#: Endings of files with llama.cpp's options.
+#: Endings of the files that ``--emit`` writes with options of llama.cpp.
 _EMITTED = (".ini", ".env", ".sh")
 
 _NO_MACHINE = """\
@@ -37,13 +38,17 @@ expected --devices machine.toml: a file with the devices of the machine and thei
 
 
 def _no_machine() -> UsageError:
+    """The error that no machine file is named. Its advice contains an example of such a file."""
     error = UsageError("no machine is named")
     error.advice = tuple(_NO_MACHINE.splitlines())
     return error
 
 
 Model = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="GGUF file. If the model is split into several files, name the first one.")
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="Language model, as a GGUF file. If the model is split into several files, name the first one."
+    ),
 ]
 
 
@@ -56,26 +61,39 @@ def llm_plan_command(
         option(
             "--devices",
             "FILE",
-            "Required: machine file (TOML) with the devices, their free memory and their measured speeds. Without it, the "
-            "command prints an example.",
+            "Machine file (TOML), which lists the devices, their free memory and, if they are known, their measured "
+            "speeds. The option is required; without it, the command prints an example of such a file.",
         ),
     ] = None,
     context: Annotated[
-        int, option("--ctx", "N", "Tokens of context, for all --slots together (-c of llama.cpp).", min=1)
+        int, option("--ctx", "N", "Size of the context in tokens, for all --slots together (option -c of llama.cpp).", min=1)
     ] = 4096,
-    prompt: Annotated[int, option("--prompt", "N", "Tokens in the prompt of each slot.", min=0)] = 512,
-    generate: Annotated[int, option("--generate", "N", "Tokens that each slot generates.", min=1)] = 256,
+    prompt: Annotated[int, option("--prompt", "N", "Number of tokens in the prompt of each slot.", min=0)] = 512,
+    generate: Annotated[int, option("--generate", "N", "Number of tokens that each slot generates.", min=1)] = 256,
     slots: Annotated[
         int,
         option(
-            "--slots", "N", "Number of slots, that is, sequences that are generated at the same time (-np of llama.cpp).", min=1
+            "--slots",
+            "N",
+            "Number of slots (option -np of llama.cpp). Each slot generates one sequence, at the same time as the others.",
+            min=1,
         ),
     ] = 1,
     key_type: Annotated[
-        str, option("-ctk --cache-type-k", "TYPE", "Type of the keys in the cache, a name of llama.cpp such as q8_0.")
+        str,
+        option(
+            "-ctk --cache-type-k",
+            "TYPE",
+            "Data type of the keys in the key-value cache: a name that llama.cpp uses, such as q8_0.",
+        ),
     ] = "f16",
     value_type: Annotated[
-        str, option("-ctv --cache-type-v", "TYPE", "Type of the values in the cache, a name of llama.cpp such as q8_0.")
+        str,
+        option(
+            "-ctv --cache-type-v",
+            "TYPE",
+            "Data type of the values in the key-value cache: a name that llama.cpp uses, such as q8_0.",
+        ),
     ] = "f16",
     oracle: Annotated[
         Path | None,
@@ -83,10 +101,10 @@ def llm_plan_command(
             "--oracle",
             "PROGRAM",
             "Program that asks llama.cpp for the exact sizes of its buffers; docs/guide/llm.md says how to build it. By "
-            "default the sizes are estimated.",
+            "default, the sizes are estimated.",
         ),
     ] = None,
-    time_limit: Annotated[float, option("--time-limit", "SECONDS", "Time limit of the search.")] = 10.0,
+    time_limit: Annotated[float, option("--time-limit", "SECONDS", "Time limit of the search for a placement.")] = 10.0,
     output: Annotated[
         Path | None,
         option("-o --output", "FILE", "Write the placement, the options and the predicted times to this file, as JSON."),
@@ -96,8 +114,8 @@ def llm_plan_command(
         option(
             "--emit",
             "FILE",
-            "Write the options of llama.cpp to this file: a preset of llama-server (.ini), environment variables (.env) or a "
-            "script (.sh). May be given several times.",
+            "Write the options for llama.cpp to this file. The ending of its name chooses the form: a preset of "
+            "llama-server (.ini), environment variables (.env) or a shell script (.sh). May be given several times.",
         ),
     ] = None,
     report: Report = None,
@@ -109,10 +127,11 @@ def llm_plan_command(
 ) -> None:
     """Place a language model on devices, for llama.cpp.
 
-    The command prints options of llama.cpp with which a request of the given size takes the least time, the bytes on each
-    device, and the predicted time in comparison with --fit, the placement that llama.cpp chooses itself. If the speeds of the
-    machine are not known ('stowplan llm calibrate' measures them), or if the gain is smaller than the error of the predictions,
-    it recommends --fit and says so.
+    The command decides on which device (a GPU, or the host with its CPU) each layer of the model is, such that a request of the
+    given size takes the least time. It prints the options of llama.cpp for this placement, the bytes on each device, and the
+    predicted time. For comparison, it also predicts the time with --fit, the placement that llama.cpp chooses by itself. It
+    recommends --fit if the speeds of the devices are not known ('stowplan llm calibrate' measures them), or if the gain over
+    --fit is smaller than the error of the predictions.
     """
     if devices is None:
         raise _no_machine()
@@ -153,6 +172,8 @@ def llm_plan_command(
 
 
 def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
+    """Draws the placement beside that of ``--fit``, as a picture and in a report; a path that is None stands for no such
+    file."""
     own = planned.fit
     if png is not None:
         from stowplan.report.presenter import draw
@@ -176,18 +197,19 @@ def llm_calibrate_command(
         option(
             "--devices",
             "FILE",
-            "Required: machine file (TOML) with the devices and their free memory. Measured speeds replace those in it, but "
-            "only in the output. Without the option, the command prints an example.",
+            "Machine file (TOML), which lists the devices and their free memory. The option is required; without it, the "
+            "command prints an example of such a file. If the file has speeds, the output has the measured ones instead.",
         ),
     ] = None,
-    bench: Annotated[str, option("--bench", "PROGRAM", "Path of the program llama-bench of llama.cpp.")] = "llama-bench",
+    bench: Annotated[
+        str, option("--bench", "PROGRAM", "Path of the program llama-bench, which is a part of llama.cpp.")
+    ] = "llama-bench",
     read: Annotated[
         list[Path] | None,
         option(
             "--read",
             "FILE",
-            "File with the output of 'llama-bench -o json', to read instead of running the program. May be given several "
-            "times.",
+            "Read this output of 'llama-bench -o json' instead of running the program. May be given several times.",
         ),
     ] = None,
     context: Annotated[
@@ -195,7 +217,8 @@ def llm_calibrate_command(
         option(
             "--ctx",
             "N",
-            "Longest context in tokens. Generation is measured with an empty context, and with one of 90 % of this length.",
+            "Longest context in tokens. The speed of generation is measured with an empty context, and with 90 % of this "
+            "length.",
             min=256,
         ),
     ] = 4096,
@@ -205,19 +228,18 @@ def llm_calibrate_command(
         option(
             "-o --output",
             "FILE",
-            "Write the machine file with the measured speeds to this file, as TOML. By default it is only printed.",
+            "Write the machine file with the measured speeds to this file, as TOML. By default, it is only printed.",
         ),
     ] = None,
-    as_json: Annotated[bool, option("--json", "", "Print the measurements and the speeds as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the measurements and the machine file as JSON.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure the speeds of a machine's devices with llama-bench.
 
     The command measures how many tokens per second are processed in prompts and in generation, with the model on the host and
-    on each device, and fits the speeds of the devices to these rates. First, each
-    measurement is chosen such that it determines a speed that the earlier ones do not determine. Once all speeds are
-    determined, the measurement whose predicted time is least certain comes next. The command ends once the predictions of all
-    remaining measurements are certain to within 5 %, or after --most measurements.
+    on each device, and fits the speeds of the devices to these rates. It begins with measurements that are needed to tell all
+    speeds apart. Then it always chooses the measurement whose result it can predict least accurately. It ends once it can
+    predict all remaining measurements to within 5 %, or after --most measurements.
     """
     if devices is None:
         raise _no_machine()

@@ -1,8 +1,8 @@
-"""Options of commands: those that several commands share, ``--set``, and replacements of removed flags.
+"""Options of commands: those that several commands share, the option ``--set``, and the replacements of removed flags.
 
-Options of inputs are declared in :mod:`stowplan.frontends.options`, and options of the search in
-:mod:`stowplan.kernel.context`. A command declares options of its own by annotating a parameter: with :func:`option` for a flag,
-with :class:`~stowplan.options.Option` for a setting.
+Options that say how inputs are read are declared in :mod:`stowplan.frontends.options`, and options of the search in
+:mod:`stowplan.kernel.context`. A command declares an option of its own by annotating a parameter: with :func:`option` if the
+option has a flag, and with :class:`~stowplan.options.Option` if it is a setting, which ``--set`` sets.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
 
 
 def option(flags: str, metavar: str, text: str, **others: Any) -> Any:
-    """An option with flags, a placeholder for its value (empty for a switch), and its help text."""
+    """An option with flags, which are separated by blanks; a placeholder for its value, which is empty for a switch; and its
+    help text."""
     return typer.Option(*flags.split(), metavar=metavar or None, help=text, **others)
 
 
-#: Declares a setting of a single command, which ``--set`` sets.
+#: Declares an option of a single command that has no flag and is set by ``--set``.
 setting = functools.partial(Option, "")
 
 
 def size(text: str) -> int:
-    """Converts the text of an option to bytes (:func:`stowplan.arguments.size`)."""
+    """Converts the text of an option to bytes (:func:`stowplan.arguments.size`). Raises typer.BadParameter if it is no size."""
     try:
         return arguments.size("{}", text)
     except UsageError as error:
@@ -47,41 +48,49 @@ Input = Annotated[
     Path,
     typer.Argument(
         metavar="INPUT",
-        help="An ONNX or TensorFlow Lite model; a program of torch.export (.pt2); XLA's HLO as text; a memory snapshot of "
-        "PyTorch; a problem file that 'stowplan convert' wrote; or, in formats that pages below docs/reference describe: the "
-        "layers of a network (JSON, networks.md), a graph of operators (JSON, operator-order.md), the data-flow graph of a "
-        "loop (JSON or DOT, loop-bodies.md) or a list of buffers (CSV, packing.md). Each may be compressed with gzip.",
+        help="Model, program or problem: an ONNX or TensorFlow Lite model, a program of torch.export (.pt2), XLA's HLO as "
+        "text, a memory snapshot of PyTorch, or a problem file that 'stowplan convert' wrote. Pages below "
+        "docs/reference describe other formats: a list of buffers in CSV (packing.md), a graph of operators in JSON "
+        "(operator-order.md), the layers of a network in JSON (networks.md), and the data-flow graph of a loop in JSON "
+        "or DOT (loop-bodies.md). Every file may be compressed with gzip.",
     ),
 ]
 Suites = Annotated[
     list[Path],
     typer.Argument(
         metavar="SUITE...",
-        help="Inputs of the formats that 'stowplan solve' takes: files, glob patterns in quotes, or folders. In a folder and "
-        "below it, inputs are recognized by the endings of their names and, if they are JSON, by their content.",
+        help="Files in the formats that 'stowplan solve' reads; or folders, or glob patterns in quotes. A folder stands for "
+        "all inputs in it and in the folders below it. Inputs are recognized by the endings of their names and, if "
+        "they are JSON, by their content.",
     ),
 ]
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file, as 'stowplan solve -o' writes it.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Plan file that 'stowplan solve -o' wrote.")]
 Targets = Annotated[
     list[str] | None,
     option(
         "--target",
         "NAME",
-        "What to plan for: a name that 'stowplan targets' lists, or the path of a target file. If there are inputs of "
-        "several kinds, such as HLO and networks, give the option once for each kind: --target tpu-v4 --target nnp-i.",
+        "What to plan for: a name that 'stowplan targets' lists, or the path of a target file (TOML). If there are inputs "
+        "of several kinds, such as HLO and networks, give the option once for each kind: --target tpu-v4 --target nnp-i. "
+        "Without the option, only inputs that need no target can be read.",
     ),
 ]
 Seed = Annotated[int, option("--seed", "N", SEARCH_OPTIONS["seed"].help)]
 Quiet = Annotated[bool, option("-q --quiet", "", "Do not print progress on standard error.")]
-Report = Annotated[Path | None, option("--report", "FILE", "Write an HTML report to this file.")]
+Report = Annotated[Path | None, option("--report", "FILE", "Write a report with tables and pictures to this file, as HTML.")]
 Picture = Annotated[
     Path | None,
-    option("--png", "FILE", "Draw the plan to this file: .svg, or .png or .pdf, which need the Python extra 'viz'."),
+    option(
+        "--png",
+        "FILE",
+        "Draw the plan to this file. The ending of its name chooses the format: .svg, .png or .pdf. The last two need "
+        "matplotlib, which the Python extra 'viz' installs.",
+    ),
 ]
 
 
 def _cache_folder(text: str) -> Any:
-    """The option that names the folder of a plan cache."""
+    """The option that names the folder of a plan cache, with its help text."""
     # If the cache cannot be read, 'solve' warns and still solves the problem.
     return typer.Option("--cache", metavar="DIR", envvar="STOWPLAN_CACHE", readable=False, help=text)
 
@@ -89,23 +98,27 @@ def _cache_folder(text: str) -> Any:
 CacheFolder = Annotated[
     Path | None,
     _cache_folder(
-        "Keep results in this folder, the plan cache, and reuse them in later calls with the same problem, options and "
-        "software versions. By default nothing is kept."
+        "Keep results in this folder, which is called a plan cache. A later call with the same problem, options and "
+        "software versions then reuses the stored result. By default, no results are kept."
     ),
 ]
 ExistingCache = Annotated[
-    Path | None, _cache_folder("Required: folder of the plan cache, as it was given to 'stowplan solve --cache'.")
+    Path | None,
+    _cache_folder(
+        "Folder of the plan cache: the one that was given to 'stowplan solve --cache'. The option is required unless the "
+        "environment variable names the folder."
+    ),
 ]
 
-# Options for JAX programs that are compiled ahead of time.
+# Options of commands that compile JAX programs ahead of time.
 Shapes = Annotated[
     list[str] | None,
     option(
         "--shapes",
         "SHAPE",
-        "Types and shapes of all arguments of the function, for example 'f32[32,128] s32[]', where s32[] is a scalar; or "
-        "give the option once for each argument. Needed unless --arguments or the call in MODULE:FUNCTION gives the "
-        "arguments.",
+        "Types and shapes of all arguments of the function: 'f32[32,128] s32[]' is a matrix of 32-bit floating-point "
+        "numbers and a scalar 32-bit integer. You may also give the option once for each argument. It is needed unless "
+        "--arguments is given, or MODULE:FUNCTION is a call, which returns the arguments.",
     ),
 ]
 Arguments = Annotated[
@@ -113,7 +126,8 @@ Arguments = Annotated[
     option(
         "--arguments",
         "MODULE:NAME",
-        "Arguments of the function, in place of --shapes: a tuple of arrays or of shapes, or a function that returns one.",
+        "Arguments of the function, instead of --shapes. NAME is a tuple of arrays or of shapes (jax.ShapeDtypeStruct) in "
+        "the module, or a function that returns such a tuple.",
     ),
 ]
 Donated = Annotated[
@@ -121,49 +135,57 @@ Donated = Annotated[
     option(
         "--donate",
         "N",
-        "Position, counted from 0, of an argument whose memory the function may overwrite with its results (a donated "
-        "argument); may be given several times.",
+        "Position, counted from 0, of a donated argument, that is, one whose memory the function may overwrite with its "
+        "results. May be given several times.",
     ),
 ]
 OpenTimeLimit = Annotated[
     float | None,
-    option("--time-limit", "SECONDS", "Stop after this time and return the best result so far. By default there is no limit."),
+    option(
+        "--time-limit",
+        "SECONDS",
+        "Time limit of the search, after which the best result so far is returned. By default, there is no limit.",
+    ),
 ]
-CompileLimit = Annotated[float, option("--compile-limit", "SECONDS", "Time limit of one compilation.")]
+CompileLimit = Annotated[float, option("--compile-limit", "SECONDS", "Time limit of a single compilation.")]
 CompileFolder = Annotated[
     Path | None,
     option(
         "--folder",
         "FOLDER",
         "Keep the results of compilations in this folder, so that a later run with the same folder does not repeat them. "
-        "By default they are not kept.",
+        "By default, they are not kept.",
     ),
 ]
 
-#: Descriptions that replace the general one of ``--target``, for commands that read the target from a plan; and of
+#: Help texts that replace the general ones: of ``--target``, for commands that read the target from a plan; and of
 #: ``--capacity``, for commands whose problems all have a fast memory.
 TARGET_OF_PLAN = {
-    "target": "What the plan was made for: a name that 'stowplan targets' lists, or the path of a target file. By default, the "
-    "target that the plan names; a target file of your own has to be named again."
+    "target": "What the plan was made for: a name that 'stowplan targets' lists, or the path of a target file (TOML). The "
+    "default is the target that the plan names. If the plan was made for a target file of your own, the option is "
+    "required."
 }
 FAST_MEMORY = {
-    "capacity": "Size of the fastest memory in bytes, or with a unit: KB, MB and GB are powers of 1000, KiB, MiB and GiB of "
-    "1024. By default, the size that the target or the problem file states."
+    "capacity": "Size of the fastest memory in bytes, or with a unit: KB, MB and GB are powers of 1000, and KiB, MiB "
+    "and GiB are powers of 1024. The default is the size that the target or the problem file states."
 }
 
 
 def chip_target(inputs: str, argument: str = "INPUT") -> dict[str, str]:
-    """The description of ``--target`` for a command that reads programs or models of a single sort, or problem files."""
+    """The description of ``--target`` for a command whose inputs are problem files, or programs or models of a single sort.
+
+    ``inputs`` names this sort in the plural, and ``argument`` is the placeholder of the input in the command's usage.
+    """
     return {
         "target": f"Chip to plan for: a name that 'stowplan targets' lists for {inputs}, or the path of a target file. "
-        f"Required unless {argument} is a problem file."
+        f"The option is required unless {argument} is a problem file."
     }
 
 
-#: Options of inputs whose value the inputs of a suite may share.
+#: Names of the options of inputs that may have a common value for all inputs of a suite.
 SHARED = tuple(name for name, option in OPTIONS.items() if option.is_shared)
 
-#: Replacements of removed flags that are not settings of the same name.
+#: What replaces removed flags, except for those that have become a setting of the same name.
 REPLACED_FLAGS = {
     "--certify": "--set certify=yes",
     "--config": "--emit config=FILE",
@@ -177,19 +199,24 @@ REPLACED_FLAGS = {
 def with_options(
     inputs: Collection[str] = tuple(OPTIONS), search: Collection[str] = (), texts: Mapping[str, str] | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Decorator that gives a command options of inputs and of the search, and ``--set`` if some of them have no flag.
+    """Decorator that gives a command options of inputs and options of the search. If some of them have no flag, it also gets
+    ``--set``.
 
-    The command gets the options of inputs as one keyword argument, ``options``, and those of the search as ``search``. If it
-    has a parameter ``settings``, it also gets the other texts of ``--set``; otherwise these are errors.
+    The command is called with the values of the options of inputs in one keyword argument, ``options``, and with those of the
+    search in another one, ``search``. If it has a parameter ``settings``, it also gets those texts of ``--set`` that name no
+    option; otherwise, such texts are errors.
 
     Parameters
     ----------
     inputs
-        Names of options of inputs.
+        Names of options of inputs; all of them by default.
     search
-        Names of options of the search.
+        Names of options of the search; none by default.
     texts
         Help texts, by name of the option, that replace the general ones in this command.
+
+    The decorated command raises UsageError for a text of ``--set`` that is not valid, and for a value that
+    :class:`~stowplan.frontends.options.ReadOptions` or :class:`~stowplan.kernel.context.Options` refuses.
     """
     return functools.partial(_with_options, inputs=inputs, search=search, texts=texts or {})
 
@@ -231,7 +258,7 @@ def _with_options(
 
 
 def with_parameters(command: Callable[..., None], parameters: Collection[inspect.Parameter]) -> Callable[..., None]:
-    """Replaces the signature from which typer makes the command line."""
+    """Replaces the signature of a command, from which typer makes its arguments and options; returns the same command."""
     command.__signature__ = inspect.Signature(list(parameters))  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     command.__dict__.pop("__wrapped__", None)
@@ -239,7 +266,7 @@ def with_parameters(command: Callable[..., None], parameters: Collection[inspect
 
 
 def _parameter(declared: Option, text: str) -> inspect.Parameter:
-    """The parameter of a command for an option with a flag, described by ``text``."""
+    """The parameter of a command for an option that has a flag. ``text`` is its help."""
     default = ",".join(declared.default) if declared.has_commas else None if declared.is_several else declared.default
     kind: Any = str if declared.has_commas else next((scalar for scalar in (bool, int, float) if scalar in declared.types), str)
     flag_option = option(declared.flag, declared.metavar, text, parser=size if declared.metavar == "SIZE" else None)
@@ -250,7 +277,7 @@ def _parameter(declared: Option, text: str) -> inspect.Parameter:
 
 
 def _set_parameter(settings: Mapping[str, Option]) -> inspect.Parameter:
-    """The parameter for ``--set``, with completion of names."""
+    """The parameter for ``--set``, with completion of the names of settings."""
 
     def complete(incomplete: str) -> list[str]:
         return [f"{name}=" for name in names_of(settings) if name.startswith(incomplete)]
@@ -258,7 +285,7 @@ def _set_parameter(settings: Mapping[str, Option]) -> inspect.Parameter:
     flag_option = option(
         "--set",
         "NAME=VALUE",
-        "Set an advanced option, one of those that 'stowplan settings' lists; may be given several times.",
+        "Set an advanced option. 'stowplan settings' lists the names and their values. May be given several times.",
         autocompletion=complete,
     )
     annotation = Annotated[list[str] | None, flag_option]
@@ -266,12 +293,12 @@ def _set_parameter(settings: Mapping[str, Option]) -> inspect.Parameter:
 
 
 def names_of(settings: Mapping[str, Option]) -> list[str]:
-    """All names that ``--set`` accepts."""
+    """All names that ``--set`` accepts for these settings."""
     return [name for key in settings for name in (_rules() if key == "rules" else [key])]
 
 
 def _rules() -> Collection[str]:
-    """Names of the rules of loop bodies, which are settings too."""
+    """The names of the rules of loop bodies. Each of them is a setting of its own."""
     # Imported here because the reader of loop bodies takes time to import.
     from stowplan.frontends.dfg import RULES
 
@@ -279,7 +306,7 @@ def _rules() -> Collection[str]:
 
 
 def read_settings(texts: Sequence[str], settings: Mapping[str, Option]) -> tuple[dict[str, Any], list[str]]:
-    """Values of settings by name, and the texts whose names are not those of settings.
+    """Parses the texts of ``--set``. Returns the values of settings by name, and the texts whose names are no settings.
 
     Raises
     ------
@@ -302,7 +329,8 @@ def read_settings(texts: Sequence[str], settings: Mapping[str, Option]) -> tuple
 
 
 def unknown_setting(text: str, settings: Mapping[str, Option]) -> UsageError:
-    """The error for a text whose name is not that of a setting."""
+    """The error, for the caller to raise, that a text of ``--set`` has a name that is no setting. Its message lists all names,
+    and suggests a similar one."""
     name, names = text.partition("=")[0], names_of(settings)
     meant = "".join(f"; perhaps {close}" for close in difflib.get_close_matches(name, names, 1))
     return UsageError(f"--set: found {name!r}, expected one of {', '.join(names)}{meant}")
@@ -316,12 +344,12 @@ def replacement_of(flag: str, command: Any) -> str | None:
 
 
 def settings_of(options: ReadOptions, targets: Sequence[str] = (), **others: Any) -> Settings:
-    """Settings of a suite: options that all its inputs share, its targets, and ``others``.
+    """The settings of a suite: the options that all its inputs share, its targets, and ``others``.
 
     Raises
     ------
     UsageError
-        An option that the inputs of a suite cannot share.
+        One of the options is given that the inputs of a suite cannot share, because its value depends on the input.
     """
     from stowplan.portfolio.batch.records import Settings
 

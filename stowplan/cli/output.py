@@ -26,13 +26,13 @@ from stowplan.units import PS, Unit
 if TYPE_CHECKING:
     from stowplan.result import Progress
 
-#: Text in place of a missing value.
+#: Text that is printed for a missing value.
 NONE = "-"
 
 
 def prepare_streams() -> None:
-    """Makes both streams usable: a closed stream is replaced by one that drops its output, and characters that the encoding
-    lacks are escaped."""
+    """Makes both standard streams usable: a closed stream is replaced by one that drops its output, and characters that the
+    encoding of a stream lacks are escaped."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
@@ -43,8 +43,8 @@ def prepare_streams() -> None:
 
 
 def say(text: str) -> None:
-    """Prints a line on standard output; raises :class:`~stowplan.errors.UsageError` if it cannot be written, for example on a
-    full disk."""
+    """Prints text and a line break on standard output. Raises :class:`~stowplan.errors.UsageError` if it cannot be written, for
+    example because the disk is full."""
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -64,7 +64,7 @@ def say_json(value: Any) -> None:
 
 
 def note(text: str) -> None:
-    """Prints a line on standard error. It never fails."""
+    """Prints text and a line break on standard error. It never fails."""
     try:
         sys.stderr.write(text + "\n")
         sys.stderr.flush()
@@ -77,12 +77,32 @@ def note_unless_quiet(quiet: bool) -> Callable[[str], None]:
     return (lambda text: None) if quiet else note
 
 
-def open_with_notes(path: Path, options: ReadOptions) -> Any:
-    """Reads the problem of an input, and prints warnings about parts that are not modelled; for commands that print no
-    result."""
-    from stowplan.frontends.read import open_input
+def note_missing_code(quiet: bool, *names: str) -> None:
+    """Prints a line if heuristics of these kinds have no machine code, unless ``quiet`` is set; by default of all kinds.
 
-    opened = open_input(path, options)
+    It is for commands that solve several problems, and do not print the warnings of their results.
+    """
+    if quiet:
+        return
+    from stowplan.compiled.library import missing_code
+
+    if text := missing_code(*(f"stowplan.portfolio.{name}" for name in names or kinds.import_paths())):
+        note(f"stowplan: {text}")
+
+
+def open_with_notes(path: Path, options: ReadOptions, kind: str | None = None) -> Any:
+    """Reads the problem of an input, and prints warnings about parts that are not modelled; for commands that print no
+    result.
+
+    ``kind`` is the kind of problem, in words, if the command takes only one. An error about a missing target then lists only
+    the targets of this kind. Raises errors as :func:`stowplan.frontends.read.open_input` does.
+    """
+    from stowplan.frontends.read import NoTargetError, open_input
+
+    try:
+        opened = open_input(path, options)
+    except NoTargetError as error:
+        raise (error if kind is None else error.for_kind(kind)) from None
     for text in opened.warnings:
         note(f"warning: {text}")
     return opened.problem
@@ -102,29 +122,29 @@ def render(head: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) ->
 
 
 def as_quantity(value: int | None, unit: str) -> str:
-    """Text of an objective or bound, given the name of its unit."""
+    """Text of an objective or a bound, :data:`NONE` for None. ``unit`` is the name of its unit."""
     return NONE if value is None else kinds.unit(unit).write(value)
 
 
 def as_gap(value: float | None) -> str:
-    """Text of a gap, as a percentage."""
+    """Text of a gap, as a percentage; :data:`NONE` for None."""
     return NONE if value is None else format_gap(value)
 
 
 def as_ratio(value: float | None) -> str:
-    """Text of a speedup."""
+    """Text of a speedup, with three decimals; :data:`NONE` for None."""
     return NONE if value is None else f"{value:.3f}"
 
 
 class LinePrinter:
-    """Context manager that shows lines of which each replaces the one before.
+    """Context manager that shows progress as a line that later lines replace.
 
-    On a terminal the line is updated in place; otherwise lines are printed one after the other.
+    On a terminal, the line is updated in place. Elsewhere, lines are printed one below the other.
 
     Parameters
     ----------
     quiet
-        Show nothing.
+        Whether nothing is shown.
     every
         Minimum number of seconds between two printed lines. The last line is always printed.
     """
@@ -148,14 +168,14 @@ class LinePrinter:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._status is not None:
-            # A closed terminal raises an error, but the plan has still to be written.
+            # If the terminal was closed, this raises an error; the plan must be written nevertheless.
             with contextlib.suppress(OSError):
                 self._status.stop()  # type: ignore[attr-defined]
         elif self._pending is not None:
             note(self._pending)
 
     def show(self, line: str, *, at_once: bool = False) -> None:
-        """Shows a line; with ``at_once`` even if it follows soon after another."""
+        """Shows a line. With ``at_once``, it is shown even if it follows soon after another one."""
         if self._quiet:
             return
         if self._status is not None:
@@ -171,12 +191,12 @@ class LinePrinter:
 
 
 class ProgressPrinter(LinePrinter):
-    """Context manager that shows the best objective, the bound and the gap as they change.
+    """Context manager that shows the best objective, the bound and the gap of a search whenever they change.
 
     Parameters
     ----------
     quiet
-        Show nothing.
+        Whether nothing is shown.
     unit
         Unit of objectives and bounds.
     """
@@ -187,7 +207,7 @@ class ProgressPrinter(LinePrinter):
         self._has_plan = False
 
     def __call__(self, progress: Progress) -> None:
-        """Shows an improvement; the first plan is shown at once."""
+        """Shows an improvement. The first plan is shown at once."""
         is_first = progress.objective is not None and not self._has_plan
         self._has_plan |= is_first
         self.show(self._line(progress), at_once=is_first)

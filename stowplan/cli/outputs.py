@@ -9,17 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from stowplan import files
+from stowplan import files, kinds
 from stowplan.cli.options import option
 from stowplan.cli.output import note
 from stowplan.errors import UsageError
+from stowplan.file_uses import in_shell
 from stowplan.result import Result
 
 if TYPE_CHECKING:
     from stowplan.report.presenter import Presenter
 
-#: Formats that only some plans have: a TensorFlow Lite model with the offsets in it, a solution for dsa-solver, the
-#: configuration of a CGRA, and a trace.
+#: Formats of ``--emit`` that only some plans have: a TensorFlow Lite model with the offsets in it, a solution for dsa-solver,
+#: the configuration of a CGRA, and a trace.
 TFLITE, DSA, CONFIG, PERFETTO = "tflite", "dsa", "config", "perfetto"
 
 Emit = Annotated[
@@ -27,10 +28,12 @@ Emit = Annotated[
     option(
         "--emit",
         "FORMAT[=FILE]",
-        "Write the plan for other programs: its offsets as a table (c-header, json or csv), in the TensorFlow Lite model "
-        "(tflite) or as a solution of dsa-solver (dsa), the configuration of a coarse-grained reconfigurable array (config), "
-        "or a trace for ui.perfetto.dev (perfetto). Without =FILE it goes to the file of -o, in place of the plan. May be "
-        "given several times.",
+        "Write the plan in a format for other programs. Formats for offsets: c-header, json and csv are tables; tflite is "
+        "a copy of INPUT, which must be a TensorFlow Lite model, with the offsets added; dsa is a solution for dsa-solver, "
+        "another planner of offsets, and INPUT must then be a problem in its format. config is the configuration of a "
+        "coarse-grained reconfigurable array (CGRA), for the data-flow graph of a loop. perfetto is a trace that "
+        "ui.perfetto.dev shows. Without =FILE, the output goes to the file of -o, instead of the plan. May be given "
+        "several times.",
     ),
 ]
 Depfile = Annotated[
@@ -38,7 +41,8 @@ Depfile = Annotated[
     option(
         "--depfile",
         "FILE",
-        "Write a dependency file for Make, Ninja or CMake; it lists the files from which the outputs were made.",
+        "Write a dependency file for Make, Ninja or CMake to this file. It lists the files on which the outputs of this "
+        "command depend.",
     ),
 ]
 
@@ -50,17 +54,20 @@ class Outputs:
     plan: Path | None = None
     """File of the plan."""
     tables: tuple[tuple[str, Path], ...] = ()
-    """Format and file of each offset table or configuration."""
+    """Format and file of each output of ``--emit``."""
     certificate: Path | None = None
+    """File of the proof of the bound."""
     report: Path | None = None
+    """File of the report, in HTML."""
     png: Path | None = None
+    """File of the picture, in a format that its ending names."""
     depfile: Path | None = None
-    """File of the rule that says which inputs the other files depend on."""
+    """Dependency file: the rule that says on which inputs the other files depend."""
 
     @classmethod
     def of(cls, output: Path | None, emit: list[str] | None, **others: Path | None) -> Outputs:
-        """The files that ``-o``, ``--emit`` and other options name; raises UsageError for an unknown format, or one without a
-        file."""
+        """The files that ``-o``, ``--emit`` and other options name. Raises UsageError for an unknown format, or for a format
+        without a file."""
         tables: list[tuple[str, Path]] = []
         takes_output = False
         for text in emit or ():
@@ -81,18 +88,36 @@ class Outputs:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """All files except for the dependency rule."""
+        """All files except for the dependency file."""
         paths = (self.plan, *(path for _, path in self.tables), self.certificate, self.report, self.png)
         return tuple(path for path in paths if path is not None)
 
     def check(self, inputs: Iterable[Path | None]) -> None:
-        """The same as :func:`check_outputs`; also raises UsageError for a dependency rule without any other file."""
+        """Does what :func:`check_outputs` does. Also raises UsageError if a dependency file is the only file to write."""
         if self.depfile is not None and not self.files:
             raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
         check_outputs((*self.files, self.depfile), inputs=inputs)
+        if self.plan is not None and self.plan.suffix.lower() in _OTHER_ENDINGS.keys() - {".csv"}:
+            raise _wrong_ending(self.plan)
 
     def check_problem(self, problem: Any, source: Path) -> None:
-        """Raises an error, before the run, if plans for this problem cannot be written in these formats or drawn."""
+        """Checks, before the run, that plans for this problem can be written and drawn in the formats that are asked for.
+
+        ``source`` is the input from which the problem was read.
+
+        Raises
+        ------
+        UsageError
+            A format is for another kind of problem, or for another kind of input.
+        MissingDependencyError
+            The format of the picture needs matplotlib, which is not installed.
+        """
+        if self.plan is not None and self.plan.suffix.lower() == ".csv":
+            from stowplan.kernel.kind import kind_of
+
+            kind = kind_of(problem)
+            if kind.name != "packing":
+                raise _wrong_ending(self.plan, has_other=kind.offset_table is not None)
         forms = {form for form, _ in self.tables}
         if CONFIG in forms:
             _presenter(problem).check_configurable(f"--emit {CONFIG}")
@@ -116,7 +141,10 @@ class Outputs:
         check_picture(problem, self.png)
 
     def write(self, problem: Any, plan: Any, certificate: Any, source: Path) -> None:
-        """Writes the plan, its tables and the certificate, as far as they are not None."""
+        """Writes the plan and its tables if there is a plan, and the certificate if there is one.
+
+        ``source`` is the input from which the problem was read. Raises InputError if a file cannot be written.
+        """
         if plan is not None and self.plan is not None:
             plan.save(self.plan)
         for form, path in () if plan is None else self.tables:
@@ -140,8 +168,9 @@ class Outputs:
             certificate.save(self.certificate)
 
     def draw(self, problem: Any, result: Result, plans: dict[str, Any]) -> None:
-        """Writes the report and the picture. They compare the plan with the first of ``plans``, or else with the usual plan of
-        the kind."""
+        """Writes the report and the picture, if they are asked for. Both compare the plan with the first of ``plans`` or, if
+        there are none, with the plan that is usual for the kind of problem. If there is no plan, a line on standard error says
+        that the picture is not drawn."""
         other = next(iter(plans.items()), None)
         if self.report is not None:
             from stowplan.report.html import write_report
@@ -159,6 +188,7 @@ class Outputs:
 
 
 def _check_format(form: str) -> None:
+    """Raises UsageError if there is no format of this name."""
     from stowplan.backends.emit import FORMATS
 
     known = (*FORMATS, TFLITE, DSA, CONFIG, PERFETTO)
@@ -166,14 +196,41 @@ def _check_format(form: str) -> None:
         raise UsageError(f"--emit: found {form!r}, expected one of {', '.join(known)}")
 
 
+#: Endings of formats in which ``-o`` does not write a plan, and the options that write them.
+_OTHER_ENDINGS = {
+    **dict.fromkeys((".png", ".svg", ".pdf"), "--png {file}, which draws the plan"),
+    **dict.fromkeys((".html", ".htm"), "--report {file}, which describes the result"),
+    **dict.fromkeys((".h", ".hpp"), "--emit c-header={file}, which writes offsets for C"),
+    ".tflite": "--emit tflite={file}, which writes offsets into a TensorFlow Lite model",
+    ".csv": "--emit csv={file}, which writes offsets",
+}
+
+
+def _wrong_ending(path: Path, has_other: bool = True) -> UsageError:
+    """The error that ``-o`` does not write the format of a file's name. ``has_other`` says whether another option writes it."""
+    message = f"{path}: -o writes the plan as JSON, expected a name such as {path.with_suffix('.json').name}"
+    other = _OTHER_ENDINGS[path.suffix.lower()].format(file=in_shell(path))
+    return UsageError(f"{message}, or {other}" if has_other else message)
+
+
+def check_csv(path: Path, kind: kinds.BaseKind, source: str | Path) -> None:
+    """Raises UsageError if a problem is to be written to a CSV file, and is not one of packing, the only kind with CSV files.
+
+    ``source`` is the input or the instance that the problem is from, for the message.
+    """
+    if path.suffix.lower() == ".csv" and kind.name != "packing":
+        raise UsageError(f"{path}: CSV is for packing, and {source} is a problem of {kind.title}: write JSON")
+
+
 def _presenter(problem: Any) -> Presenter:
+    """The presenter of the problem's kind, which draws and describes plans."""
     from stowplan.report.presenter import presenter_for
 
     return presenter_for(problem)
 
 
 def named_paths(flag: str, texts: Iterable[str] | None) -> dict[str, Path]:
-    """Paths by the names before the ``=``; raises UsageError if a name is missing or occurs twice."""
+    """Paths by the names that precede them in texts ``NAME=PATH``. Raises UsageError if a name is missing or occurs twice."""
     paths: dict[str, Path] = {}
     for text in texts or ():
         name, _, path = text.partition("=")
@@ -186,15 +243,18 @@ def named_paths(flag: str, texts: Iterable[str] | None) -> dict[str, Path]:
 
 
 def write_depfile(path: Path, outputs: Iterable[Path], inputs: Iterable[str | Path]) -> None:
-    """Writes the rule ``outputs: inputs`` with paths as they were given and each input once."""
+    """Writes the rule ``outputs: inputs``. The paths are written as they were given, and each input once.
+
+    Raises UsageError if the name of a file contains a line break, and InputError if the file ``path`` cannot be written.
+    """
     targets = " ".join(_escaped(output) for output in outputs)
-    # Pipes and devices are left out because they have no meaningful modification time.
+    # Pipes and devices are left out because their modification times mean nothing.
     sources = dict.fromkeys(_escaped(source) for source in inputs if os.path.isfile(source))
     files.write_atomic(path, " \\\n  ".join([f"{targets}:", *sources]).encode(errors="surrogateescape") + b"\n")
 
 
 def _escaped(path: str | Path) -> str:
-    """A path as it is written in a Makefile."""
+    """A path as it is written in a Makefile; raises UsageError if it contains a line break."""
     text = os.fspath(path)
     if "\n" in text:
         raise UsageError(f"{files.printable(path)!r}: no rule can name a file with a line break, expected another name")
@@ -210,12 +270,12 @@ def _escaped(path: str | Path) -> str:
 
 
 def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] = ()) -> None:
-    """Checks before the run that files can be written and that no file would overwrite another one or an input.
+    """Checks before the run that files can be written, and that none of them would overwrite another one or an input.
 
     Raises
     ------
     UsageError
-        It names the file and the obstacle.
+        A file cannot be written or would overwrite another one. The message names the file and the obstacle.
     """
     read = [path for path in inputs if path is not None and os.path.exists(path)]
     written: list[Path] = []
@@ -233,7 +293,7 @@ def check_outputs(outputs: Iterable[Path | None], inputs: Iterable[Path | None] 
 
 
 def check_folder(path: Path) -> None:
-    """Checks before the run that files can be written to a folder, which may not exist yet; raises UsageError otherwise."""
+    """Checks before the run that files can be written to a folder, which need not exist yet. Raises UsageError otherwise."""
     at = os.path.abspath(path)
     while not os.path.lexists(at):
         at = os.path.dirname(at)
@@ -252,7 +312,7 @@ def _check_writable(path: Path) -> None:
         except OSError as error:
             raise UsageError(f"{path}: cannot write: {error.strerror}") from error
         return
-    # Methods of Path are not used here, because they raise OSError for names that are too long.
+    # Methods of Path are not used here, because they raise OSError if a name is too long.
     target = os.path.realpath(path) if os.path.islink(path) else os.path.abspath(path)
     if os.path.islink(target):
         raise UsageError(f"{path}: cannot write: {os.strerror(errno.ELOOP)}")
@@ -278,7 +338,7 @@ def _is_same_file(one: Path, other: Path) -> bool:
 
 
 def _is_standard_output(path: Path) -> bool:
-    """Whether a path is the regular file to which standard output is redirected, and which would be replaced."""
+    """Whether a path is the regular file to which standard output is redirected. Writing an output would replace that file."""
     try:
         return os.path.isfile(path) and files.own_descriptor(path) is None and os.path.samestat(os.fstat(1), path.stat())
     except OSError:
@@ -290,8 +350,10 @@ def check_picture(problem: Any, png: Path | None) -> None:
 
     Raises
     ------
-    UsageError, MissingDependencyError
-        Plans of this kind are not drawn, the format is unknown, or it needs matplotlib, which is not installed.
+    UsageError
+        Plans of this kind are not drawn, or the format is unknown.
+    MissingDependencyError
+        The format needs matplotlib, which is not installed.
     """
     if png is not None:
         from stowplan.report.presenter import check_picture

@@ -21,23 +21,28 @@ def serve_command(
         option(
             "--jobs",
             "N",
-            "Number of requests that run at the same time, each with its own --workers; 0 chooses by the number of cores.",
+            "Number of requests that run at the same time, each in as many processes as --workers says. 0 stands for the "
+            "number of processor cores divided by --workers.",
             min=0,
         ),
     ] = 1,
     cache: CacheFolder = None,
-    queue: Annotated[int, setting("N", "Number of requests that may wait; further ones are refused.")] = 64,
-    max_line: Annotated[int, setting("SIZE", "Maximum length of a line, 64MiB by default.")] = 64 << 20,
-    schema: Annotated[bool, option("--schema", "", "Print the JSON Schema of requests and answers, and end.")] = False,
+    queue: Annotated[
+        int,
+        setting("N", "Maximum number of requests that wait for their turn. Further requests are refused. The default is 64."),
+    ] = 64,
+    max_line: Annotated[int, setting("SIZE", "Maximum length of the line of a request. The default is 64MiB.")] = 64 << 20,
+    schema: Annotated[bool, option("--schema", "", "Print the JSON Schema of requests and answers, and exit.")] = False,
     *,
     options: ReadOptions,
     search: Options,
 ) -> None:
     """Solve problems that another program sends as JSON.
 
-    Requests are lines of JSON on standard input, and answers lines on standard output (docs/reference/serve.md).
-    Requests may run at the same time, be cancelled, and have deadlines. The command ends at the end of its input, once all
-    requests are answered; at a request to shut down or Ctrl-C, running requests are answered with their best plans so far.
+    The command reads requests from standard input, one JSON object on each line, and writes its answers to standard output in
+    the same form (docs/reference/serve.md describes both). Several requests may run at the same time. A request may have a
+    deadline, and may be cancelled. The command ends once its input has ended and all requests are answered. After a request to
+    shut down, or after Ctrl-C, it answers the requests that are running with their best plans so far, and ends.
     """
     from stowplan.backends.serve.messages import schema as json_schema
     from stowplan.backends.serve.server import Server, open_pipes

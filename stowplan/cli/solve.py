@@ -33,8 +33,8 @@ def solve_command(
         option(
             "-o --output",
             "FILE",
-            "Write the plan to this file, as JSON. The offsets of buffers in one memory are written as a table if the name "
-            "ends in .csv.",
+            "Write the plan to this file, as JSON. A plan that consists of offsets in a single memory (packing) is written "
+            "as a table if the name ends in .csv.",
         ),
     ] = None,
     existing: Annotated[
@@ -42,10 +42,10 @@ def solve_command(
         option(
             "--plan",
             "NAME=FILE",
-            "Start from an existing plan for INPUT, a file that 'solve' wrote, and compare the result with it under this "
-            "name. May be given several times. With the name xla, FILE is XLA's own plan: the module after memory-space "
-            "assignment, such as a.hlo.txt.gz, with the offsets beside it in a.fastmem.txt.gz. The default of --baseline is "
-            "then xla.",
+            "Start the search from an existing plan for INPUT, which is read from FILE, and compare the result with it "
+            "under the name NAME. May be given several times. The name xla stands for XLA's own plan: FILE is then the HLO "
+            "module after memory-space assignment, for example a.hlo.txt.gz, and the offsets must be beside it, in "
+            "a.fastmem.txt.gz. With xla, the default of --baseline is xla.",
         ),
     ] = None,
     hint: Annotated[
@@ -53,29 +53,29 @@ def solve_command(
         option(
             "--hint",
             "FILE",
-            "Start the search from this plan, or from a hint file: numbers from 0 to 1 that say how likely each decision is "
-            "(docs/reference/guidance.md). A bad hint costs a little time and does no other harm.",
+            "Start the search from the plan or the hint in this file. A hint states how likely each decision of a plan is, "
+            "as a number from 0 to 1 (docs/reference/guidance.md). A bad hint costs a little time and does no other harm.",
         ),
     ] = None,
     hint_program: Annotated[
         Path | None,
-        setting("FILE", "Earlier version of INPUT for which the file of --hint or --keep-close was made."),
+        setting("FILE", "Earlier version of INPUT. Give it if the file of --hint or --keep-close was made for that version."),
     ] = None,
     keep_close: Annotated[
         Path | None,
         option(
             "--keep-close",
             "PLAN",
-            "After the search, look among plans with the best objective for one that differs from this earlier plan as little "
-            "as possible. 'keep_close_within' of --set allows a worse objective.",
+            "After the search, look among the plans with the best objective for one that differs as little as possible "
+            "from this earlier plan. With --set keep_close_within=1% the objective may be 1 % worse than the best one.",
         ),
     ] = None,
     keep_close_within: Annotated[
         str | None,
         setting(
             "PERCENT",
-            "How much of the best objective may be given up for a plan that differs less from that of --keep-close: 1% or "
-            "0.01; by default 0.",
+            "By how much the objective may be worse than the best one that the search has found, so that the plan differs "
+            "less from the plan of --keep-close. For example, 1% and 0.01 mean the same. The default is 0.",
         ),
     ] = None,
     certificate: Annotated[
@@ -83,27 +83,33 @@ def solve_command(
         option(
             "--certificate",
             "FILE",
-            "Write a proof of the bound to this file. The option 'bound' of 'stowplan verify' checks it without a solver.",
+            "Write a proof of the bound to this file. 'stowplan verify' can check such a proof without a solver.",
         ),
     ] = None,
     report: Report = None,
     png: Picture = None,
     cache: CacheFolder = None,
-    cache_bytes: Annotated[int | None, setting("SIZE", "Maximum size of the plan cache (--cache), 256MiB by default.")] = None,
+    cache_bytes: Annotated[
+        int | None, setting("SIZE", "Maximum size of the plan cache (the folder of --cache). The default is 256MiB.")
+    ] = None,
     emit: Emit = None,
     depfile: Depfile = None,
-    as_json: Annotated[bool, option("--json", "", "Print the whole result, with the plan in it, as JSON.")] = False,
+    as_json: Annotated[
+        bool, option("--json", "", "Print the result as JSON instead of a summary. The JSON contains the plan.")
+    ] = False,
     quiet: Quiet = False,
     *,
     search: Options,
     options: ReadOptions,
 ) -> None:
-    """Find the best plan, and a proven bound on its objective.
+    """Find the best plan, and a proven bound on the objective.
 
-    The objective is the number that a plan minimizes, such as bytes or time. It is proven that no valid plan has a smaller
-    objective than the bound. Every plan is checked by a verifier, which contains no solver, before it is returned. The exit
-    code is 0 if a plan was found, 1 if it is proven that there is none, 2 if an input or an option is wrong, and 3 if no plan
-    was found within the time limit.
+    A plan answers a question of memory planning, for example at which offset each tensor of a model starts. The objective is
+    the number that a plan minimizes, such as bytes or time. The bound is a proven limit: no valid plan has a smaller objective.
+    Before a plan is returned, a verifier checks it; the verifier contains no solver.
+
+    The exit code is 0 if a plan was found, 1 if it is proven that there is none, 2 if an input or an option is wrong, and 3 if
+    no plan was found within the time limit.
     """
     input_files = _InputFiles(
         source, named_paths("--plan", existing), hint, hint_program, keep_close, _fraction(keep_close_within), options
@@ -114,10 +120,10 @@ def solve_command(
     plan_cache = _open_cache(cache, cache_bytes, search)
     with files.recording_reads() as read:
         if cache is None:
-            # With a cache, the result may be stored, so that no worker is needed.
+            # With a cache, the result may be stored already, and then no worker is needed.
             _preload_worker(source)
         inputs = input_files.read(search)
-        # Drawing takes about as long as importing the modules for it, so the time of the import is set aside for it.
+        # Drawing takes about as long as importing the modules for it, so as much time as the import took is set aside for it.
         before = time.monotonic()
         outputs.check_problem(inputs.problem, source)
         drawing = min(time.monotonic() - before, search.time_limit / 4)
@@ -130,7 +136,7 @@ def solve_command(
                 say_json(result.to_dict() | {"plan_file": files.printable(str(outputs.plan)) if has_plan else None})
             else:
                 say("\n".join((result.summary(), *inputs.remarks(result))))
-        # Drawing comes last because it takes longest and may fail.
+        # Drawing comes last, because it takes the most time and may fail.
         outputs.draw(inputs.problem, result, inputs.plans)
     if depfile is not None and result.plan is not None:
         write_depfile(depfile, outputs.files, read)
@@ -141,18 +147,22 @@ class _SolveInputs(NamedTuple):
     """The problem to solve, with plans and hints."""
 
     opened: Opened
+    """The problem, and what the front end says about its file."""
     hint: Any
+    """The hint or plan from which the search starts; None without ``--hint``."""
     keep_close: Any
+    """The earlier plan from which the new one should differ as little as possible; None without ``--keep-close``."""
     plans: dict[str, Any]
+    """Existing plans for the problem, by name."""
     notes: tuple[str, ...]
-    """Remarks about XLA's plan."""
+    """Remarks about how XLA's plan was imported."""
 
     @property
     def problem(self) -> Any:
         return self.opened.problem
 
     def remarks(self, result: Result) -> Iterator[str]:
-        """Lines that are printed below the summary of a result."""
+        """The lines to print below the summary of a result."""
         if "snapshot" in result.details:
             from stowplan.report.snapshot import lines
 
@@ -168,16 +178,22 @@ class _SolveInputs(NamedTuple):
 
 @dataclass(frozen=True)
 class _InputFiles:
-    """The files on the command line and how to read them."""
+    """The files that the command line names, and how to read them."""
 
     source: Path
+    """The input."""
     plans: dict[str, Path]
+    """Files of ``--plan``, by name."""
     hint: Path | None
+    """File of ``--hint``."""
     hint_program: Path | None
+    """An earlier version of the input, for which the hint or the earlier plan was made."""
     keep_close: Path | None
+    """File of ``--keep-close``."""
     within: float | None
-    """How much worse the objective may become for fewer changes, as a fraction."""
+    """By which fraction the objective may be worse than the best one if the plan then changes less."""
     options: ReadOptions
+    """How the input is read."""
 
     def __post_init__(self) -> None:
         if self.within is not None and self.keep_close is None:
@@ -187,10 +203,11 @@ class _InputFiles:
 
     @property
     def files(self) -> tuple[Path | None, ...]:
+        """All files that are read; None stands for a file that is not named."""
         return (self.source, *self.plans.values(), self.hint, self.hint_program, self.keep_close, *self.options.files)
 
     def read(self, search: Options) -> _SolveInputs:
-        """Reads all files; reading programs counts towards the time limit."""
+        """Reads all files. The time for reading the input counts towards the time limit."""
         # The result of a deterministic run must not depend on how long reading took.
         limit = None if search.deterministic else search.time_limit
         opened, earlier = read_within(limit, self._open, cli.began())
@@ -200,7 +217,11 @@ class _InputFiles:
         return _SolveInputs(opened, hint, close, *self._read_plans(opened))
 
     def _open(self) -> tuple[Opened, Any]:
-        """Reads the input, and the earlier version of the problem that a hint is for, if there is one."""
+        """Reads the input, and the earlier version of the problem that a hint is for, if there is one.
+
+        If the input needs a target and none is named, the only target that fits is used. If several fit, the error's advice has
+        a command for each.
+        """
         from stowplan.frontends.read import NoTargetError, open_input
 
         options = self.options
@@ -227,7 +248,7 @@ class _InputFiles:
             raise
 
     def _read_plans(self, opened: Opened) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Plans by name, and remarks about XLA's plan."""
+        """The existing plans by name, and remarks about XLA's plan."""
         from stowplan.frontends.read import read_plan
         from stowplan.kernel.given import XLA
 
@@ -247,8 +268,8 @@ class _InputFiles:
 
 
 def _solve(inputs: _SolveInputs, search: Options, drawing: float, **callbacks: Any) -> Result:
-    """Solves the problem and adds the reader's warnings to the result. ``drawing`` seconds of the limit are set aside for
-    pictures."""
+    """Solves the problem, and adds the reader's warnings to the result. ``drawing`` is the number of seconds of the time limit
+    that are set aside for drawing."""
     from stowplan.kernel.given import XLA
     from stowplan.kernel.solve import solve
 
@@ -267,7 +288,7 @@ def _solve(inputs: _SolveInputs, search: Options, drawing: float, **callbacks: A
 
 
 def _open_cache(folder: Path | None, most_bytes: int | None, search: Options) -> Any:
-    """The plan cache to use, or None; raises UsageError if its size is not positive."""
+    """The plan cache to use; None if no folder is named. Raises UsageError if the size of the cache is not positive."""
     if most_bytes is not None:
         arguments.whole("a cache of {} bytes", most_bytes, 1)
     if folder is None:
@@ -277,13 +298,14 @@ def _open_cache(folder: Path | None, most_bytes: int | None, search: Options) ->
     return PlanCache(folder, most_bytes or MAX_BYTES, search.time_limit)
 
 
-#: Compressed size in bytes from which a compiled program will need a worker process: importing what the worker needs takes
-#: about as long as reading such a file.
+#: Compressed size in bytes from which a worker is started while a compiled program is read. Importing what the worker needs
+#: takes about as long as reading a file of this size.
 LARGE_FILE = 12_000
 
 
 def _preload_worker(source: Path) -> None:
-    """Starts a worker that imports large-neighbourhood search while a large program is being read."""
+    """Starts a worker for a large program while the program is being read. The worker imports the candidate for
+    large-neighbourhood search."""
     from stowplan.kernel.workers.messages import CandidateId
     from stowplan.kernel.workers.warm import workers
 
@@ -292,14 +314,16 @@ def _preload_worker(source: Path) -> None:
 
 
 def _read_hint(hint: Path, earlier: Any, problem: Any) -> Any:
-    """Reads a hint. ``earlier`` is the problem that it is for, or None if it is for this one."""
+    """Reads a hint. ``earlier`` is the earlier version of the problem for which the hint was made; None if it was made for this
+    problem."""
     from stowplan.kernel.given import read_hint, read_hint_of_earlier
 
     return read_hint(hint, problem) if earlier is None else read_hint_of_earlier(hint, earlier, problem)
 
 
 def _read_keep_close(path: Path, within: float, earlier: Any, problem: Any) -> Any:
-    """Reads the plan to keep close to, which may be of the problem ``earlier``."""
+    """Reads the plan that the result is to differ little from. It may be a plan for ``earlier``, an earlier version of the
+    problem."""
     from stowplan.kernel.keep_close.earlier_plan import read_earlier_plan
     from stowplan.kernel.plan_changes import KeepClose
 
@@ -309,7 +333,7 @@ def _read_keep_close(path: Path, within: float, earlier: Any, problem: Any) -> A
 
 
 def _fraction(text: str | None) -> float | None:
-    """Converts ``1%`` or ``0.01`` to a fraction; None stays None."""
+    """Converts ``1%`` or ``0.01`` to a fraction. None stays None. Raises UsageError for any other text."""
     if text is None:
         return None
     try:

@@ -12,18 +12,19 @@ import typer
 from stowplan import files
 from stowplan.cli import INTERRUPTED, event_on_interrupt
 from stowplan.cli.options import Picture, Quiet, Report, option, with_options
-from stowplan.cli.output import note, say, say_json
+from stowplan.cli.output import note, note_missing_code, say, say_json
 from stowplan.cli.outputs import check_outputs, check_picture
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 from stowplan.kernel.context import Options
+from stowplan.units import counted
 
 if TYPE_CHECKING:
     from stowplan.backends.tflm.planning import Planned, Summary
     from stowplan.backends.tflm.runtime import Run
     from stowplan.certificates.certificate import Certificate
 
-#: Extensions of output files.
+#: Endings of the names of output files.
 _ENDINGS = (".tflite", ".c", ".cc", ".h", ".json")
 
 
@@ -36,8 +37,9 @@ def tflm_command(
         option(
             "-o --output",
             "FILE",
-            "Write the model with its plan as .tflite or as an array in C (.c) or C++ (.cc), the header for this array (.h), "
-            "or the plan and the summary alone (.json). The ending of the name says which. May be given several times.",
+            "Write the planned model to this file. The ending of its name chooses the format: the model with the plan in "
+            "it, as a TensorFlow Lite model (.tflite) or as an array in C (.c) or C++ (.cc); the header that declares this "
+            "array (.h); or only the plan and a summary (.json). May be given several times.",
         ),
     ] = None,
     scratch: Annotated[
@@ -45,10 +47,11 @@ def tflm_command(
         option(
             "--scratch",
             "FILE|OPERATOR=BYTES",
-            "Sizes of the scratch buffers that the device's kernels use: a JSON file (docs/guide/tflm.md), the log of a "
-            "firmware that was built with TF_LITE_SHOW_MEMORY_USE, or the bytes of one operator, given by its number, "
-            "counted from 0 (2=2048). May be given several times. By default they are measured on this machine or, if the "
-            "runtime is not installed, those of the reference kernels.",
+            "Sizes of the scratch buffers that the kernels on your device use. The value is either a file, namely a JSON "
+            "file (docs/guide/tflm.md) or the log of a firmware that was built with TF_LITE_SHOW_MEMORY_USE; or the bytes "
+            "of a single operator, given by its number, counted from 0: 2=2048 is for the third operator. May be given "
+            "several times. By default, the sizes are measured on this machine; if the runtime is not installed, the sizes "
+            "of the reference kernels are used.",
         ),
     ] = None,
     kernels: Annotated[
@@ -56,49 +59,65 @@ def tflm_command(
         option(
             "--kernels",
             "SET",
-            "The kernels of your firmware: reference or cmsis-nn; none if it has others, or if you do not know. With reference "
-            "and cmsis-nn, the output of an operator may overwrite an input that is no longer needed, where these kernels "
-            "allow it. If you name kernels that the firmware does not have, its outputs may be wrong without an error.",
+            "The kernels in your firmware: reference, cmsis-nn, or none if it has other kernels or if you do not know. "
+            "With reference and cmsis-nn, the output of an operator may overwrite an input that is no longer needed, where "
+            "the kernels allow this. If the firmware has other kernels than those that you name, its outputs may be wrong "
+            "without an error message.",
         ),
     ] = "none",
-    keep_order: Annotated[bool, option("--keep-order", "", "Keep the order of the operators in the file.")] = False,
-    no_run: Annotated[bool, option("--no-run", "", "Do not run the model, even if the runtime is installed.")] = False,
+    keep_order: Annotated[
+        bool, option("--keep-order", "", "Keep the order that the operators have in the file, and plan only the offsets.")
+    ] = False,
+    no_run: Annotated[
+        bool, option("--no-run", "", "Do not run the model, even if the runtime (the Python extra 'tflm') is installed.")
+    ] = False,
     inputs: Annotated[
         Path | None,
         option(
             "--inputs",
             "FILE.npz",
-            "Run the model on the arrays in this NumPy file. Each array has the name of an input, or its number, counted "
-            "from 0 (:2 for the third). Inputs without an array are random.",
+            "Run the model on the arrays in this NumPy file. An array has the name of the input that it is for, or a colon "
+            "and the number of the input, counted from 0 (:2 is the third input). Inputs without an array get random "
+            "values.",
         ),
     ] = None,
     time_limit: Annotated[
         float,
-        option("--time-limit", "SECONDS", "Time limit for finding the order; finding the offsets has the same limit again."),
+        option(
+            "--time-limit",
+            "SECONDS",
+            "Time limit of each search. The command first searches for an order of the operators. Then it searches for the "
+            "offsets of the tensors, once for each order that may be the best one, so that it may take several times as "
+            "long as this limit.",
+        ),
     ] = 10.0,
     certificate: Annotated[
         Path | None,
         option(
             "--certificate",
             "FILE",
-            "Write a proof of a lower bound: with the operators in the order of the plan, no offsets need fewer bytes. "
-            "'stowplan verify --bound' checks it with the problem and the plan, which are written beside it (.problem.json "
-            "and .plan.json).",
+            "Write a proof of a lower bound on the size of the head to this file. The proof shows that every choice of "
+            "offsets needs at least that many bytes if the operators run in the order of the plan. The problem and the "
+            "plan are written beside it (.problem.json and .plan.json); 'stowplan verify PROBLEM PLAN --bound FILE' checks "
+            "the proof.",
         ),
     ] = None,
     report: Report = None,
     png: Picture = None,
-    as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the result as JSON instead of a summary.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
 ) -> None:
     """Plan the arena of a TensorFlow Lite Micro model.
 
-    The command finds an order of the operators and offsets of the tensors with which the head of the arena is as small as
-    possible; the head is the part that has activations and scratch buffers. It is never larger than with the planner of the
-    runtime, unless --keep preserves inputs. If the Python extra 'tflm' is installed, the model is also run with and without the
-    plan, to measure the whole arena and to compare the outputs.
+    The runtime keeps all data that it writes in a single array, the arena. The head of the arena is the part for activations
+    and scratch buffers. The command finds an order of the operators and offsets of the tensors with which the head is as small
+    as possible. The planned head is never larger than the one that the runtime's own planner makes, unless --keep preserves an
+    input.
+
+    If the Python extra 'tflm' is installed, the command also runs the model with and without the plan. This measures the whole
+    arena and shows whether the outputs are the same; if they differ, the exit code is 4.
     """
     written = output or []
     for path in written:
@@ -111,6 +130,7 @@ def tflm_command(
     from stowplan.models.packing.problem import Problem
 
     check_picture(Problem(name=model.stem, buffers=()), png)
+    note_missing_code(quiet, "packing", "operator_order")
     with collecting_unmodelled() as unmodelled, event_on_interrupt() as cancel:
         planned, run, why = plan_and_run(
             model,
@@ -146,7 +166,7 @@ def tflm_command(
 
 
 def _as_json(planned: Planned, run: Run | None) -> dict[str, object]:
-    """Result for ``--json``."""
+    """The result as ``--json`` prints it."""
     summary = planned.summary
     return {
         **msgspec.to_builtins(summary, str_keys=True),
@@ -156,15 +176,15 @@ def _as_json(planned: Planned, run: Run | None) -> dict[str, object]:
 
 
 def _certify(planned: Planned, seconds: float, should_stop: Callable[[], bool]) -> Certificate:
-    """A certificate that no offsets are better than the plan's in its order of operators, or of the best bound that can be
-    proven."""
+    """A certificate that no offsets are better than those of the plan, with the operators in the order of the plan. If that
+    cannot be proven, it is a certificate of the best bound that can."""
     from stowplan.certificates.maker import certify
 
     return certify(planned.problem, bound=planned.plan.objective, plan=planned.plan, seconds=seconds, should_stop=should_stop)
 
 
 def _content(path: Path, planned: Planned, run: Run | None) -> bytes:
-    """Content of an output file, chosen by its extension."""
+    """The content of an output file. The ending of its name says which format it has."""
     from stowplan.backends.tflm.write import header_text, source_text
 
     if path.suffix == ".tflite":
@@ -178,7 +198,8 @@ def _content(path: Path, planned: Planned, run: Run | None) -> bytes:
 
 
 def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
-    """The summary."""
+    """The summary as lines of text. ``run`` is the run of the model with the plan, or None; ``why`` then says why there was
+    none."""
     gain = summary.greedy - summary.head
     what = "no order and no offsets take less" if summary.any_order else "no offsets take less in this order"
     shares = (
@@ -186,11 +207,12 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
     )
     proof = f"proven: {what} where {shares}" if summary.is_proven else "proven; whether a plan takes as little is not known"
     lines = [
-        f"tflm {summary.model}: {summary.operators} operators, {summary.tensors} tensors, {summary.subgraphs} subgraphs",
+        f"tflm {summary.model}: {counted(summary.operators, 'operator')}, {counted(summary.tensors, 'tensor')}, "
+        f"{counted(summary.subgraphs, 'subgraph')}",
         f"  head       {summary.head:,} bytes, {_difference(gain, summary.greedy)} of the runtime's own planner",
         f"  bound      {summary.bound:,} bytes ({proof})",
         f"  remains    {summary.head - summary.bound:,} bytes above the bound",
-        f"  order      {f'{summary.moved} operators moved' if summary.moved else 'as in the file'}",
+        f"  order      {counted(summary.moved, 'operator') + ' moved' if summary.moved else 'as in the file'}",
     ]
     if summary.kept:
         lines.append(f"  kept       {summary.kept:,} bytes of inputs that survive the run; the runtime's own keeps none")
@@ -199,11 +221,13 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         lines.append(f"  shared     {summary.shared:,} bytes of operands ({summary.kernels} kernels; {modelled})")
     if summary.scratch:
         peak = max(sum(sizes) for sizes in summary.scratch.values())
-        lines.append(f"  scratch    {peak:,} bytes at most, for {len(summary.scratch)} operators ({summary.scratch_from})")
+        lines.append(
+            f"  scratch    {peak:,} bytes at most, for {counted(len(summary.scratch), 'operator')} ({summary.scratch_from})"
+        )
     if run is None:
         return [*lines, f"  run        nothing was run: {why}"]
-    # Scratch sizes that the user gave are only in the plan. Without a plan, the runtime's own planner uses the sizes of this
-    # machine's kernels.
+    # Sizes of scratch buffers that the user gave are only in the plan. Without a plan, the runtime's own planner uses the sizes
+    # that the kernels on this machine ask for.
     other = (
         f"without the plan {run.greedy_arena:,} with the scratch memory of this machine's kernels"
         if summary.scratch_from == "given"
@@ -213,7 +237,7 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
         f"  tail       {run.tail:,} bytes here; pointers of a 32-bit device are smaller",
         f"  arena      {run.arena:,} bytes at least, {other}",
     ]
-    early = f"the runtime ended {run.ended_early} inferences early{f' ({run.message})' if run.message else ''}"
+    early = f"the runtime ended {counted(run.ended_early, 'inference')} early{f' ({run.message})' if run.message else ''}"
     if run.is_undefined:
         what = "they change when no tensors of the model share bytes, so it reads bytes that no operator writes"
         return [*lines, f"  outputs    NOT compared: {what}"]
@@ -227,11 +251,12 @@ def _lines(summary: Summary, run: Run | None, why: str) -> list[str]:
 
 
 def _difference(gain: int, before: int) -> str:
+    """Text that compares a size with the size ``before`` it, given how many bytes smaller it is."""
     return f"{abs(gain):,} {'less' if gain > 0 else 'more'} than the {before:,}" if gain else f"as the {before:,}"
 
 
 def _draw(planned: Planned, png: Path | None, report: Path | None) -> None:
-    """Draws the arena next to that of the runtime's own planner."""
+    """Draws the arena beside the one that the runtime's own planner makes."""
     comparison = [] if planned.runtime is None else [("runtime", planned.runtime)]
     if png is not None:
         from stowplan.report.presenter import draw

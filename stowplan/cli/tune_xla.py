@@ -35,12 +35,13 @@ if TYPE_CHECKING:
     from stowplan.backends.xla import Tuning
     from stowplan.backends.xla.child import Option
 
-#: Maximum number of characters of options that are printed; longer ones should be written to a file.
+#: Maximum number of characters of the options that are printed. If there are more, the output says how to write them to a file.
 _MAX_SHOWN = 600
 
-#: Maximum length in bytes of an environment variable on Linux, with its name.
+#: Maximum length in bytes of an environment variable on Linux, including its name.
 _MAX_VARIABLE_BYTES = 128 << 10
 
+#: The environment variable from which libtpu reads options of XLA.
 _VARIABLE = "LIBTPU_INIT_ARGS"
 
 
@@ -49,9 +50,9 @@ def tune_xla_command(
         str,
         typer.Argument(
             metavar="MODULE:FUNCTION",
-            help="JAX function, without jax.jit; the module may be in the current folder. Or a call such as "
-            "'module:make(4,64)': make gets '4' and '64' as strings, and returns the JAX function, its arguments, and "
-            "the positions of donated arguments.",
+            help="The JAX function itself, not the result of jax.jit. The module may be in the current folder. You may also "
+            "write a call such as 'module:make(4,64)': the function make gets the strings '4' and '64', and returns "
+            "the JAX function, a tuple of its arguments, and the positions of its donated arguments.",
         ),
     ],
     shapes: Shapes = None,
@@ -62,8 +63,9 @@ def tune_xla_command(
         option(
             "--mesh",
             "AXES",
-            "Devices to compile for, as a mesh with named axes and their lengths: data=2,model=2. One device by default. A "
-            "call such as 'module:make(4,64)', or the function of --arguments, gets the mesh as its keyword argument 'mesh'.",
+            "Devices to compile for, as a mesh with named axes and their lengths: data=2,model=2 are four devices. The "
+            "default is a single device. The function make in a call such as 'module:make(4,64)', or a function that "
+            "--arguments names, gets the mesh as its keyword argument 'mesh'.",
         ),
     ] = "",
     partition: Annotated[
@@ -71,24 +73,28 @@ def tune_xla_command(
         option(
             "--partition",
             "AXES",
-            "How arrays are divided among the devices of --mesh: for each of --shapes one entry, then -> and one entry for "
-            "each result, separated by spaces. An entry has, for each dimension of its array and separated by commas, the "
-            "axis of the mesh that divides it, or - if none does. For example, 'data,- -,model -> data,-' divides the rows of "
-            "the first argument and of the result along the axis data, and the columns of the second argument along model "
-            "(docs/guide/tune-xla.md). By default each device has all arguments in full, and XLA decides how to divide the "
-            "results.",
+            "How arrays are divided among the devices of --mesh: one entry for each of --shapes, then ->, then one entry "
+            "for each result, separated by spaces. An entry lists the dimensions of its array, separated by commas; each "
+            "is the name of the axis of the mesh that divides it, or - if it is not divided. For example, if the only "
+            "argument is a matrix and the only result a vector, 'data,model -> data' divides the rows along the axis data, "
+            "the columns along the axis model, and the vector along data (docs/guide/tune-xla.md). By default, each device "
+            "has all arguments in full, and XLA decides how to divide the results.",
         ),
     ] = "",
     target: Annotated[
-        str, option("--target", "NAME", "TPU to compile for, one of those that 'stowplan targets' lists.")
+        str,
+        option(
+            "--target", "NAME", "TPU to compile for. NAME is one of the TPUs that 'stowplan targets' lists, except tpu-v4i."
+        ),
     ] = "tpu-v4",
     compiles: Annotated[
         int,
         option(
             "--compiles",
             "N",
-            "Maximum number of compilations, including the one with XLA's default and those found in --folder; 20 previews "
-            "count as one.",
+            "Maximum number of compilations. The compilation with XLA's default options is one of them. A compilation whose "
+            "result is already in --folder is counted, too, although it is not repeated. 20 previews count as one "
+            "compilation.",
         ),
     ] = 10,
     time_limit: OpenTimeLimit = None,
@@ -97,8 +103,8 @@ def tune_xla_command(
         option(
             "-j --jobs",
             "N",
-            "Number of compilations at the same time; 0 chooses it by cores and free memory. It influences which options are "
-            "tried.",
+            "Number of compilations at the same time. 0 chooses a number that suits the processor cores and the free "
+            "memory. The number influences which options are tried.",
         ),
     ] = 1,
     compile_limit: CompileLimit = 900.0,
@@ -109,8 +115,9 @@ def tune_xla_command(
         option(
             "--table",
             "FILE",
-            "Latency table (JSON) with the cycles of instructions in other compilations (docs/reference/costs.md). With it, "
-            "the command predicts better which options are worth a full compilation. By default there is none.",
+            "Latency table: a JSON file with the clock cycles that XLA estimated for instructions in earlier compilations "
+            "(docs/reference/costs.md). With such a table, the command predicts better which options are worth a full "
+            "compilation. By default, there is none.",
         ),
     ] = None,
     options: Annotated[
@@ -118,8 +125,8 @@ def tune_xla_command(
         option(
             "--option",
             "NAME=VALUE",
-            "Option of XLA to set in every compilation, such as xla_tpu_enable_latency_hiding_scheduler=true; may be given "
-            "several times.",
+            "Option of XLA that is set in every compilation, for example xla_tpu_enable_latency_hiding_scheduler=true. May "
+            "be given several times.",
         ),
     ] = None,
     output: Annotated[
@@ -127,20 +134,21 @@ def tune_xla_command(
         option(
             "-o --output",
             "FILE",
-            "Write the result. A file whose name ends in .json gets all trials and the best options, any other file the best "
-            f"options as text for the environment variable {_VARIABLE}. May be given several times.",
+            "Write the result to this file. If its name ends in .json, the file gets all trials and the best options. A file "
+            f"with any other name gets only the best options, as text for the environment variable {_VARIABLE}. May be given "
+            "several times.",
         ),
     ] = None,
     report: Report = None,
-    as_json: Annotated[bool, option("--json", "", "Print the whole result as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print the result as JSON instead of a summary.")] = False,
     quiet: Quiet = False,
 ) -> None:
     """Find XLA options with which a JAX function is faster.
 
-    The function is compiled ahead of time with different options, and the programs are compared by the clock cycles that XLA
-    itself estimates. XLA's default options are among those that are tried, so the estimate never becomes worse. Besides full
-    compilations there are previews, which stop as soon as tensors are assigned to fast memory. The command needs jax and libtpu
-    (the Python extra 'xla'), but no TPU.
+    The command compiles the function ahead of time with different options, and compares the compiled programs by the clock
+    cycles that XLA itself estimates. XLA's default options are among those that are tried, so that the result is never worse by
+    this estimate. Besides full compilations there are previews, which are compilations that stop as soon as XLA has assigned
+    tensors to fast memory. The command needs jax and libtpu (the Python extra 'xla'), but no TPU.
     """
     compiler_options = _read_options(options or ())
     written = output or []
@@ -161,7 +169,7 @@ def tune_xla_command(
     latency_table = None if table is None else LatencyTable.load(table)
     with contextlib.ExitStack() as stack:
         if report is not None and folder is None:
-            # The report needs the compilations.
+            # The report is made from the results of compilations, so they are kept until it is written.
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stowplan-xla-")))
         cancel = stack.enter_context(event_on_interrupt())
         try:
@@ -191,7 +199,7 @@ def tune_xla_command(
         else:
             say("\n".join((tuning.summary(), *_how_to_set(tuning, written))))
         if report is not None and folder is not None:
-            # The report comes last because it takes longest and may fail.
+            # The report comes last, because it takes the most time and may fail.
             from stowplan.report.xla import save_tuning_report
 
             save_tuning_report(report, tuning, folder)
@@ -199,7 +207,8 @@ def tune_xla_command(
 
 
 def _read_options(texts: Sequence[str]) -> dict[str, Option]:
-    """Options from the command line. Numbers and booleans stay text, which XLA parses."""
+    """The options of XLA on the command line, by name. Numbers and booleans stay text, because XLA parses them. Raises
+    UsageError for a text of another form, and for a name that occurs twice."""
     options: dict[str, Option] = {}
     for text in texts:
         match = re.fullmatch(r"(?:--)?(\w+)=(.*)", text, re.DOTALL)
@@ -214,7 +223,7 @@ def _read_options(texts: Sequence[str]) -> dict[str, Option]:
 
 
 def _how_to_set(tuning: Tuning, written: Sequence[Path]) -> list[str]:
-    """Lines that say how to use the options, as a dictionary and as flags."""
+    """Lines that say how to use the best options: as a dictionary for jax, and as flags in an environment variable."""
     if not tuning.compiler_options:
         return ["  options    none: XLA's default was the best"]
     lines = []

@@ -12,7 +12,7 @@ import typer
 from stowplan import files, kinds
 from stowplan.cli import event_on_interrupt
 from stowplan.cli.options import FAST_MEMORY, SHARED, Quiet, Report, Suites, Targets, option, setting, settings_of, with_options
-from stowplan.cli.output import NONE, as_gap, as_quantity, note, note_unless_quiet, render, say, say_json
+from stowplan.cli.output import NONE, as_gap, as_quantity, note, note_missing_code, note_unless_quiet, render, say, say_json
 from stowplan.cli.outputs import check_outputs
 from stowplan.frontends.options import ReadOptions
 from stowplan.kernel.context import Options
@@ -23,7 +23,14 @@ if TYPE_CHECKING:
     from stowplan.portfolio.validation.statistics import Spread
 
 
-@with_options(SHARED, search=("time_limit", "gap", "deterministic", "seed", "workers"), texts=FAST_MEMORY)
+#: Help texts that replace the general ones.
+_TEXTS = FAST_MEMORY | {
+    "time_limit": "Time limit for each problem. Reading the input, finding the optimum, and making the plans of the "
+    "networks are included."
+}
+
+
+@with_options(SHARED, search=("time_limit", "gap", "deterministic", "seed", "workers"), texts=_TEXTS)
 def validate_command(
     suites: Suites,
     policies: Annotated[
@@ -31,8 +38,8 @@ def validate_command(
         option(
             "--policy",
             "FILE",
-            "Policy file, which 'stowplan train --policy' wrote; give one for each kind of problem. By default the policies "
-            "that come with the package.",
+            "Policy to validate: a file that --policy of 'stowplan train' wrote. Give the option once for each "
+            "kind of problem. By default, the policies that come with the package are validated.",
         ),
     ] = None,
     targets: Targets = None,
@@ -40,43 +47,45 @@ def validate_command(
         int,
         setting(
             "N",
-            "Number of plans that are drawn at random from the probabilities of each network, in addition to the most likely "
-            "plan; 16 by default.",
+            "Number of plans that are drawn at random from the probabilities that each network states, in addition to its "
+            "most likely plan. The default is 16.",
         ),
     ] = 16,
     solves: Annotated[
         int,
         setting(
             "N",
-            "Maximum number of exact solves of each problem for finding the decisions that make the policy's plan worse; 24 "
-            "by default, 0 for none.",
+            "Maximum number of exact solves for each problem, which the command needs to find the decisions that make the "
+            "policy's plan worse than the optimum. With 0, it does not look for them. The default is 24.",
         ),
     ] = 24,
     compiled: Annotated[
         Path | None,
         setting(
             "FOLDER",
-            "Folder of 'stowplan tune-xla --folder', with compilations of the programs: also correlate the policy's rewards "
-            "with the cycles that XLA estimated.",
+            "Folder that 'stowplan tune-xla --folder' filled with compilations of the programs. The policy's rewards are "
+            "then also correlated with the cycles that XLA estimated for these compilations.",
         ),
     ] = None,
     output: Annotated[Path | None, option("-o --output", "FILE", "Write all results to this file, as JSON.")] = None,
     report: Report = None,
-    as_json: Annotated[bool, option("--json", "", "Print all results as JSON.")] = False,
+    as_json: Annotated[bool, option("--json", "", "Print all results as JSON instead of tables.")] = False,
     quiet: Quiet = False,
     *,
     search: Options,
     options: ReadOptions,
 ) -> None:
-    """Compare plans that neural networks make with exact optima.
+    """Compare plans made by neural networks with exact optima.
 
-    A policy is a trained neural network that makes a plan decision by decision: which tensors of a compiled program are in fast
-    memory (memory mapping), in which level of memory the tensors of a network are (tier placement), or where and when the
-    instructions of a loop run (modulo scheduling). For each problem, exact solvers find the optimum. Then the policy makes
-    plans and, for comparison, so does an untrained network of the same shape. The command prints how far these plans are from
-    the optimum; the rank correlation between the outcomes that the policy predicts and the actual ones; and the decisions that
-    made the policy's plan worse than the optimum. --time-limit is for each problem and includes all of this. The exit code is 0
-    if all problems were validated, otherwise the highest exit code of a problem.
+    A policy is a trained neural network that makes a plan decision by decision. There are policies for three kinds of problem:
+    which tensors of a compiled program are in fast memory (memory mapping), in which level of memory the tensors of a network
+    are (tier placement), and where and when the instructions of a loop run (modulo scheduling).
+
+    For each problem, exact solvers find the optimum. Then the policy makes plans; for comparison, an untrained network of the
+    same shape makes plans, too. The command prints how far these plans are from the optimum, and which decisions make the
+    policy's plan worse than the optimum. While some policies make a plan, they predict how good it will be when it is finished;
+    for these, the command prints the rank correlation between this prediction and the quality of the finished plan. The exit
+    code is 0 if all problems were validated, and otherwise the highest exit code of a problem.
     """
     check_outputs((output, report), inputs=(*suites, *(policies or ())))
     from stowplan.kernel.kind import kind
@@ -91,6 +100,7 @@ def validate_command(
     compiled_cycles = None if compiled is None else _measured(compiled)
     loaded_policies = Policies(policies or (), search.seed)
     tell = note_unless_quiet(quiet)
+    note_missing_code(quiet)
     finished: list[ProblemReport] = []
     with event_on_interrupt() as cancel:
         for problem in validate(
@@ -107,7 +117,7 @@ def validate_command(
             finished.append(problem)
             tell(f"    {_outcome(problem)}")
         if len(items) == 1 and finished and finished[0].error is not None:
-            # With a single input, its error is reported as by other commands.
+            # If there is only one input, its error is reported as other commands report errors.
             note(f"stowplan: {finished[0].error}")
             raise typer.Exit(finished[0].exit_code)
         validation = Validation(
@@ -123,7 +133,7 @@ def validate_command(
             validation.save(output)
         say_json(validation) if as_json else say(text_of(validation))
         if report is not None:
-            # The report comes last because writing it may fail.
+            # The report comes last, because writing it may fail.
             from stowplan.report.validation import save_validation_report
 
             save_validation_report(report, validation)
@@ -135,7 +145,7 @@ def validate_command(
 
 
 def _measured(folder: Path) -> CompiledCycles:
-    """Cycles that XLA estimated for the compilations in a folder."""
+    """The cycles that XLA estimated for the compilations in a folder."""
     from stowplan.backends.xla.score import CompiledCycles
 
     return CompiledCycles(folder)
@@ -160,7 +170,8 @@ def text_of(validation: Validation) -> str:
         lines += [render(_HEAD, [_problem_row(problem) for problem in validated]), ""]
     if any(problem.exact is not None and not problem.exact.is_proven for problem in validated):
         lines[-1:] = [
-            "* no proof of an optimum within the limit: gaps are from that to the best plan known to that to the bound",
+            "* The optimum was not proven within the limit, so that the gap is a range: from the gap to the best known plan to "
+            "the gap to the bound.",
             "",
         ]
     for summary in validation.summaries:
@@ -179,6 +190,11 @@ def text_of(validation: Validation) -> str:
     return "\n".join(lines)
 
 
+#: Columns of the table of problems. ``policy`` is the objective of the policy's most likely plan. The three columns after it
+#: are gaps of plans of the policy: the most likely one, the best of those drawn at random, and that of a search that the policy
+#: guides. ``untrained`` and the two columns after it are the same gaps for an untrained network of the same shape. The last
+#: column is the rank correlation between predicted and real quality, among states that are equally many decisions from the
+#: start.
 _HEAD = (
     "program",
     "optimum",
@@ -197,7 +213,7 @@ _HEAD = (
 
 
 def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
-    """The row of one problem."""
+    """The row of the table for one problem."""
     exact, policy, control, unit = problem.exact, problem.policy, problem.control, problem.unit
     assert exact is not None
     assert policy is not None
@@ -217,7 +233,9 @@ def _problem_row(problem: ProblemReport) -> tuple[str, ...]:
 
 
 def _gap(outcome: Outcome | None) -> str:
-    """The gap of an outcome. If the optimum is not known, it is a range from the certain part to the largest possible gap."""
+    """Text of the gap of an outcome, that is, of one way of making a plan. If the optimum is not known, it is a range from the
+    smallest to the largest gap that is possible. If there is no plan, it is a note that says why; without an outcome,
+    :data:`NONE`."""
     if outcome is None:
         return NONE
     if outcome.objective is None:
@@ -229,7 +247,7 @@ def _gap(outcome: Outcome | None) -> str:
 
 
 def as_correlation(value: float | None) -> str:
-    """Text of a correlation; ``none`` if there were no values to correlate."""
+    """Text of a correlation. It is ``none`` if there were no values to correlate."""
     return "none" if value is None else f"{value:.3f}"
 
 
@@ -242,7 +260,7 @@ def _summary_lines(summary: Summary) -> list[str]:
     rows += [_spread_row(f"{summary.second}: {row.name}", row.second_gaps) for row in summary.rows if row.second_gaps]
     training = f": {summary.training}" if summary.training else ""
     lines = [title, f"policy {summary.policy} ({summary.digest[:12]}){training}", render(head, rows)]
-    # Over all positions, the correlation is dominated by how much of the game is left, which any estimate can tell.
+    # Over all positions, the correlation mostly reflects how much of the game is left, which every estimate knows.
     equal, within = as_correlation(summary.at_equal_positions), as_correlation(summary.correlation)
     rest = f" ({summary.values_note})" if summary.values_note else f"; over all positions {within}"
     lines.append(f"values and returns, rank correlation at equal positions: {equal}{rest}")
@@ -253,7 +271,7 @@ def _summary_lines(summary: Summary) -> list[str]:
 
 
 def _spread_row(name: str, spread: Spread) -> tuple[str, ...]:
-    """Statistics of the gaps of one way to plan."""
+    """The row of the table with statistics about the gaps of one way of making plans, which has this name."""
     moments = (spread.mean, spread.lower_quartile, spread.median, spread.upper_quartile, spread.worst)
     shares = (spread.optimal, spread.within_1, spread.within_5)
     return (
@@ -266,7 +284,7 @@ def _spread_row(name: str, spread: Spread) -> tuple[str, ...]:
 
 
 def _decisions(problem: ProblemReport) -> Sequence[str]:
-    """Lines about the decisions of one problem that cost most."""
+    """Lines about the decisions that cost the most in the plan for one problem."""
     decisions = problem.decisions
     assert decisions is not None
     assert decisions.explained is not None

@@ -34,5 +34,5 @@ from typing import Any
 @functools.cache
 def load_facts(table: str) -> dict[str, Any]:
     """Loads a TOML file of this folder with facts about a format, by its path without the extension: ``onnx`` for
-    ``onnx.toml``."""
+    ``onnx.toml``. Raises FileNotFoundError if there is no such file."""
     return tomllib.loads((Path(__file__).parent / f"{table}.toml").read_text(encoding="utf-8"))

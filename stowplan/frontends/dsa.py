@@ -4,13 +4,13 @@ Such a file has several *pools*, which are separate memories. No rule that is re
 become one packing problem, in which the buffers of one pool are live before those of the next. Rules that packing does not have
 are expressed by rules that it has:
 
-* A range that a pool reserves becomes a buffer at a fixed offset. If a pool is smaller than the largest one, so do the bytes
-  that it lacks.
-* Buffers that may never share bytes (``separations``) are live together at an additional moment, after all other moments. A few
-  such moments serve many pairs: at each of them, a set of buffers is live of which no two may share bytes anyway.
+* A range that a pool reserves becomes a buffer at a fixed offset. If a pool is smaller than the largest one, the bytes that it
+  lacks also become such a buffer.
+* Two buffers that may never share bytes (``separations``) are live together at an additional moment, after all other moments.
+  One moment serves many pairs: all buffers of a set can be live at it if no two of them may share bytes anyway.
 
-If a file asks for the lowest peaks, its capacities are read and the peaks are not minimized: any plan within the capacities is
-accepted.
+If a file asks for the lowest cost of reuse, its costs become the reuse penalties of the packing problem. If a file asks for the
+lowest peaks, its capacities are read and the peaks are not minimized: any plan within the capacities is accepted.
 """
 
 from __future__ import annotations
@@ -41,7 +41,10 @@ Pair = tuple[int, int]
 
 
 class _Struct(msgspec.Struct, forbid_unknown_fields=True):
-    """Base of the parts of a file. Their fields have the names of schema v1 of dsa-solver, and buffers are named by ids."""
+    """Base of the parts of a file. Their fields have the names of schema v1 of dsa-solver, and buffers are named by ids.
+
+    Fields that no other docstring mentions, such as ``bank_geometry`` and ``reasons``, are accepted and not used.
+    """
 
 
 class _Range(_Struct):
@@ -52,7 +55,7 @@ class _Range(_Struct):
 
 
 class _Pool(_Struct):
-    """A memory with its size and the ranges that no buffer may use, in bytes."""
+    """A memory with its size and the ranges that no buffer may use, in bytes. ``capacity`` is None if there is no limit."""
 
     id: int
     name: str
@@ -121,7 +124,8 @@ class _CostModel(_Struct):
 
 
 class _Objective(_Struct):
-    """Names of the terms that are minimized one after the other."""
+    """Names of the terms of the objective. The first one is minimized first, and each of the next ones without making those
+    before it worse."""
 
     aggregation: Literal["lexicographic"]
     terms: list[str]
@@ -156,7 +160,7 @@ def _document(data: bytes, path: str | Path) -> _Document:
 
 
 def _problem(document: _Document) -> Problem:
-    """The packing problem of a file: its buffers in their order, then those for reserved bytes.
+    """The packing problem of a file. Its buffers are those of the file in their order, and then those for reserved bytes.
 
     Raises
     ------
@@ -341,10 +345,17 @@ def _cover(pairs: list[Pair], allowed: set[Pair]) -> list[list[int]]:
 def solution(path: str | Path, plan: Plan) -> bytes:
     """The solution document, as dsa-solver reads it, of a plan for the problem in a file.
 
+    Parameters
+    ----------
+    path
+        The file of the problem.
+    plan
+        The plan of the packing problem that was read from this file.
+
     Raises
     ------
     InputError
-        The file is not a problem of dsa-solver, or the plan is for another one.
+        The file cannot be read or is not a problem of dsa-solver, or the plan is for another problem.
     """
     data = files.read_bytes(path)
     with naming(path):
@@ -366,7 +377,10 @@ def solution(path: str | Path, plan: Plan) -> bytes:
 
 
 def write_solution(source: Path, plan: Plan, path: Path) -> None:
-    """Writes the document that :func:`solution` returns to the file ``path``; ``source`` is the file of the problem."""
+    """Writes the document that :func:`solution` returns to the file ``path``; ``source`` is the file of the problem.
+
+    Raises InputError as :func:`solution` does, and if the document cannot be written.
+    """
     files.write_atomic(path, solution(source, plan))
 
 

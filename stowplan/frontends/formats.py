@@ -1,7 +1,8 @@
 """The registry of input formats, and the targets for which files of each format can be planned.
 
-A *target* describes the machine for which a plan is made, or names the question that a plan answers. To add a format, write a
-module with an :class:`InputFormat` named ``FORMAT``, and add its name to the list here.
+A *target* describes the machine for which a plan is made, or names the question that a plan answers. Targets are grouped in
+*families* (:class:`TargetFamily`). To add a format, write a module with an :class:`InputFormat` named ``FORMAT``, and add the
+name of the module to ``_PLACES`` here.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import difflib
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 from stowplan import files, kinds
 from stowplan.errors import InputError, UsageError
@@ -33,13 +34,16 @@ class Source(NamedTuple):
 
 
 class Finder(Protocol):
-    """Describes a result in the terms of the file that was read."""
+    """Describes a result in the terms of the file that was read: the interface of :attr:`Opened.findings`."""
 
     def plans(self) -> dict[str, Any]:
-        """Plans that the file contains, by name, for drawings."""
+        """Plans that the file contains, by name, for drawings; empty if it contains none."""
 
     def details(self, objective: int | None, bound: int | None) -> dict[str, Any]:
-        """Plain values for the details of a result with this objective and this bound."""
+        """Entries for ``details`` of a result with this objective and this bound, by name; the values can be written to JSON.
+
+        ``objective`` is None for a result without a plan, and ``bound`` is None for one without a bound.
+        """
 
 
 class Opened(NamedTuple):
@@ -69,18 +73,21 @@ class TargetRow(NamedTuple):
 
 @dataclass(frozen=True)
 class TargetFamily:
-    """The targets for which files of a format can be planned."""
+    """The targets for which files of a format can be planned.
+
+    All targets of a family give problems of one kind. Several formats can have the same family.
+    """
 
     inputs: str
     """The inputs that are planned for these targets, in words: ``networks``."""
     kind: str
-    """The kind of problem, in words."""
+    """The kind of problem, in words: ``tier placement``."""
     example: str
     """Name of one of the targets."""
     answers: str
     """What a plan decides, in words: ``a memory tier for each tensor``."""
     load: Callable[[str], Any]
-    """Loads a target by its name or path; raises InputError if it is not of this family."""
+    """Loads a target by its name or path; raises InputError if it is not of this family, or if its file is not valid."""
     names: Callable[[], tuple[str, ...]]
     """Returns the names of the targets that come with this package."""
     size: Callable[[Any], str]
@@ -92,7 +99,8 @@ class TargetFamily:
     def of_one(cls, inputs: str, kind: str, name: str, answers: str, description: str) -> TargetFamily:
         """A family with a single target, which has a name but no properties, such as ``order``.
 
-        The parameters are the fields of the same names; ``name`` is also the example.
+        ``inputs``, ``kind`` and ``answers`` are the fields of the same names. ``name`` is the name of the target, and
+        ``description`` is its description.
         """
 
         def load(target: str) -> str:
@@ -108,7 +116,7 @@ class TargetFamily:
         return [TargetRow(name, self.size(target), self.describe(name, target)) for name, target in targets]
 
     def holds(self, target: str) -> bool:
-        """Whether a target, given by its name or path, belongs to this family."""
+        """Whether a target, given by its name or path, belongs to this family; False if its file cannot be read."""
         try:
             self.load(target)
         except InputError:
@@ -120,8 +128,9 @@ class TargetFamily:
 class InputFormat:
     """A format of input files."""
 
-    what: str
-    """Words for such a file in messages: ``a network``."""
+    what: str | Callable[[Source], str]
+    """Words for such a file in messages: ``a network``. It is a function of the file if the format has several sorts of
+    files."""
     suffixes: tuple[str, ...]
     """Extensions of such files, in lower case and without ``.gz``, by which ``batch`` selects files of a folder."""
     accepts: Callable[[Source], frozenset[str]]
@@ -130,32 +139,33 @@ class InputFormat:
     """Whether a file has this format. The function must be fast and must not raise errors, because the functions of all formats
     are called in turn."""
     open: Callable[[Source, ReadOptions], Opened]
-    """Makes the problem. Raises InputError for a fault of the file, and UsageError for a fault of the options."""
+    """Makes the problem. Raises InputError for a fault of the file, UsageError for a fault of the options, and
+    MissingDependencyError if it needs a package that is not installed."""
     targets: TargetFamily | None = None
     """The targets for which such files are planned; None for files that need no target."""
     claims: Callable[[Source], bool | None] = lambda source: None
-    """Whether a file that matches certainly has this format (True), certainly has another one (False), or neither is certain
-    (None).
+    """Whether a file for which :attr:`matches` is true has this format: True if this is certain, False if it certainly has
+    another format, and None if neither is certain.
 
     This decides between several targets that the user names at once for many files. A file may match one format for one target
     and another format for the next target.
     """
     is_input: Callable[[Source], bool] = lambda source: True
-    """Whether a matching file in a folder is meant to be an input at all."""
+    """Whether a matching file in a folder is meant to be an input. False, for example, for a JSON file that is no problem."""
+
+    def words(self, source: Source) -> str:
+        """Words for a file of this format in messages."""
+        return self.what if isinstance(self.what, str) else self.what(source)
 
 
-#: Formats as ``module`` (for its ``FORMAT``) or ``module:name``, in the order in which they are tried. A module is imported
-#: when its format is tried.
+#: Formats as ``module`` (for its ``FORMAT``) or ``module:name``, in the order in which they are tried. A name may also be that
+#: of a tuple of formats. A module is imported when its formats are tried.
 _PLACES = [
     "stowplan.frontends.problem_file:PACKING_CSV",
     "stowplan.frontends.snapshot",
     "stowplan.frontends.dsa",
     "stowplan.frontends.dfg",
-    "stowplan.frontends.graph:ARENA",
-    "stowplan.frontends.graph:ORDER",
-    "stowplan.frontends.graph:REMATERIALIZATION",
-    "stowplan.frontends.graph:BANKS",
-    "stowplan.frontends.graph:GRAPH_FILE",
+    "stowplan.frontends.graph:FORMATS",
     "stowplan.frontends.affine",
     "stowplan.frontends.network",
     "stowplan.frontends.problem_file",
@@ -165,7 +175,10 @@ _PLACES = [
 
 
 def register(module: str) -> None:
-    """Adds the format of a module, given by its dotted name; it is tried before all others."""
+    """Adds the format of a module, given by its dotted name; it is tried before all formats that were registered earlier.
+
+    Nothing happens if the module is registered already. The module is imported later, when the format is tried.
+    """
     if module not in _PLACES:
         _PLACES.insert(0, module)
 
@@ -176,31 +189,39 @@ def registered() -> tuple[str, ...]:
 
 
 def formats() -> list[InputFormat]:
-    """All formats, in the order in which they are tried."""
-    return [_format(place) for place in _PLACES]
+    """All formats, in the order in which they are tried. This imports all of their modules."""
+    return [*_in_order()]
+
+
+def _in_order() -> Iterator[InputFormat]:
+    """Yields all formats, in the order in which they are tried. A module is imported when its formats are asked for."""
+    for place in _PLACES:
+        yield from _formats(place)
 
 
 @cache
-def _format(place: str) -> InputFormat:
-    """The format at a place, which is ``module`` or ``module:name``."""
-    return cast(InputFormat, kinds.load(place if ":" in place else f"{place}:FORMAT"))
+def _formats(place: str) -> tuple[InputFormat, ...]:
+    """The formats at a place, which is ``module`` or ``module:name``."""
+    found = kinds.load(place if ":" in place else f"{place}:FORMAT")
+    return found if isinstance(found, tuple) else (found,)
 
 
 def look(path: str | Path, target: str | Path | None = None) -> Source:
-    """Reads as much of a file as is needed to recognize its format.
+    """Reads as much of a file as is needed to recognize its format: all of a JSON file, and the beginning of any other file.
 
     Raises
     ------
     InputError
-        The file is missing, can only be read once (a pipe), or is damaged.
+        The file is missing, is a folder, can only be read once (a pipe), or is a damaged or too large JSON file.
     """
     check_regular(path)
     return Source(Path(path), files.read_bytes(path) if files.is_json(path) else None, target)
 
 
 def format_of(source: Source) -> InputFormat:
-    """The format of a file: the first one that matches. The last format matches every file that is not JSON."""
-    return next(each for each in map(_format, _PLACES) if each.matches(source))
+    """The format of a file: the first one that matches. There always is one: the format of problem files matches all JSON, and
+    the last format, HLO, matches all other files."""
+    return next(each for each in _in_order() if each.matches(source))
 
 
 def target_family(target: str) -> TargetFamily:
@@ -210,7 +231,8 @@ def target_family(target: str) -> TargetFamily:
     for family in families:
         if family.holds(target):
             return family
-    # This raises the error that says what is wrong with the file.
+    # A name that no family has was refused above, so this is the path of a file. Loading it raises the error that says what is
+    # wrong with it.
     families[-1].load(target)
     raise AssertionError(target)
 
@@ -218,7 +240,7 @@ def target_family(target: str) -> TargetFamily:
 def check_name(target: str | Path | None) -> None:
     """Raises InputError if no target has this name; the message lists all names, and suggests a similar one.
 
-    Paths, and None for no target, are accepted.
+    Paths are accepted without a check, and so is None, which stands for no target.
     """
     if target is None or is_path(target):
         return
@@ -231,14 +253,15 @@ def check_name(target: str | Path | None) -> None:
 
 
 def check_targets(targets: Iterable[str]) -> tuple[str, ...]:
-    """Checks that targets, given by name or path, exist, and that no two belong to the same family.
+    """Checks that targets, given by name or path, exist, and that no two of them are for the same sort of inputs
+    (:attr:`TargetFamily.inputs`). Returns the targets in the given order.
 
     Raises
     ------
     InputError
         A name is unknown, or a file is no target.
     UsageError
-        Two targets belong to the same family, so that both are for the same sort of inputs.
+        Two targets are for the same sort of inputs.
     """
     by_inputs: dict[str, str] = {}
     for target in targets:
@@ -278,12 +301,17 @@ def target_for(path: Path, targets: Iterable[str]) -> str | None:
         fitting = [one for one in fitting if one[1].claims(one[2])] or fitting
     if len(fitting) > 1:
         names = " and ".join(target for target, _, _ in fitting)
-        raise UsageError(f"{path} is {fitting[0][1].what} or {fitting[1][1].what}: both {names} take it, expected only one")
+        words = " or ".join(dict.fromkeys(input_format.words(source) for _, input_format, source in fitting))
+        raise UsageError(f"{path} is {words}: both {names} take it, expected only one")
     return fitting[0][0] if fitting else None
 
 
 def is_input(path: Path) -> bool:
-    """Whether a file in a folder is an input, judging by its name, and for JSON by its contents."""
+    """Whether a file in a folder is an input, judging by its name, and for JSON by its contents.
+
+    False for hidden files and for names without an extension of a format. A file that cannot be read is an input, unless its
+    name ends in ``.json``.
+    """
     name = path.name.lower().removesuffix(".gz")
     if name.startswith(".") or not name.endswith(tuple(suffix for each in formats() for suffix in each.suffixes)):
         return False

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from stowplan.errors import InputError, brief
 
+#: The first bytes of every GGUF file, and the versions of the format that can be read.
 MAGIC, VERSIONS = b"GGUF", (2, 3)
 
 #: For each type of tensor, by its number in files: its name, the number of values in a block, and the bytes of a block.
@@ -62,13 +63,14 @@ _SCALARS = {0: "<B", 1: "<b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", 7: "<
 #: Numbers of the other types of metadata.
 _STRING, _ARRAY = 8, 9
 
-#: Strings of more than so many bytes are skipped. A file with more tensors, more keys, or more entries in an array than the
-#: second number is refused.
+#: Two limits. A string of more bytes than ``_LONGEST`` is skipped: no such string is needed. A file with more tensors, more
+#: keys, or more entries in an array than ``_MOST`` is refused: it is damaged, and would fill the memory of this process.
 _LONGEST, _MOST = 1 << 16, 1 << 24
 
 #: Largest number of dimensions of a tensor, as the GGUF format has it.
 _DIMENSIONS = 4
 
+#: The name of a file of a split model: the name of the model, the number of the file from 1, and the number of files.
 _SPLIT = re.compile(r"(.*)-(\d{5})-of-(\d{5})\.gguf")
 
 
@@ -104,9 +106,10 @@ class GgufFile:
     path: Path
     """The file that was named; of a split model, one of several files."""
     metadata: dict[str, Any]
-    """Values of this file by their keys. Arrays of numbers are lists, and arrays of strings are :class:`Strings`."""
+    """Values of the named file by their keys. Arrays of numbers are lists, and arrays of strings are :class:`Strings`. A string
+    of more than 64 KiB is replaced by an empty one."""
     tensors: list[Tensor] = field(default_factory=list)
-    """The tensors of the whole model, in the order of the files."""
+    """The tensors of the whole model: first those of the named file, then those of the other files in their order."""
 
     @property
     def architecture(self) -> str:
@@ -115,7 +118,7 @@ class GgufFile:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value of a key of the architecture: for ``block_count``, that of the key ``llama.block_count`` in a model of the
-        architecture ``llama``."""
+        architecture ``llama``. If there is no such key, ``default`` is returned."""
         return self.metadata.get(f"{self.architecture}.{key}", default)
 
 
@@ -127,11 +130,14 @@ def is_gguf(data: bytes) -> bool:
 def read_gguf(path: str | Path) -> GgufFile:
     """Reads the header of a model. If the model is split into several files, the headers of all of them are read.
 
+    A split model has the number of its files in its metadata (``split.count``). If the file is not named like a part of one
+    (``NAME-00001-of-00003.gguf``), only this file is read.
+
     Raises
     ------
     InputError
-        The file cannot be read, is no GGUF file, is damaged, or has a type of tensor that is not known; or one of the files of
-        a split model is missing.
+        The file cannot be read, is no GGUF file or one of another version, is damaged, or has a tensor of a type that is not in
+        :data:`TYPES`; or one of the files of a split model is missing.
     """
     path = Path(path)
     first = _read(path)
@@ -161,7 +167,10 @@ def _read(path: Path) -> GgufFile:
 
 
 class _Reader:
-    """Reads one header from its begin to its end; ``at`` is the position of the next byte that is read."""
+    """Reads one header from its begin to its end; ``at`` is the position of the next byte that is read.
+
+    Every method that reads raises InputError if the file ends too early or has a value that the format does not allow.
+    """
 
     def __init__(self, path: Path, data: mmap.mmap):
         self.path, self.data, self.at = path, data, 0
@@ -184,6 +193,7 @@ class _Reader:
         return GgufFile(self.path, metadata, [self._tensor() for _ in range(tensors)])
 
     def _tensor(self) -> Tensor:
+        """Reads the entry of a tensor: its name, shape and type."""
         name = self._string()
         dimensions = self._number("<I")
         if dimensions > _DIMENSIONS:
@@ -226,6 +236,7 @@ class _Reader:
         return [self._value(inner) for _ in range(count)]
 
     def _skip_strings(self, count: int) -> None:
+        """Moves ``at`` past ``count`` strings, each of which is its length in 8 bytes and its text."""
         data, at, end = self.data, self.at, len(self.data)
         unpack = struct.Struct("<Q").unpack_from
         for _ in range(count):
@@ -268,4 +279,5 @@ class _Reader:
         return self._wrong(f"ends after {len(self.data)} bytes, within its header: expected a whole file")
 
     def _wrong(self, message: str, place: str | None = None) -> InputError:
+        """The error with this message, for the caller to raise."""
         return InputError(message, source=self.path, place=place)

@@ -23,8 +23,8 @@ from stowplan.frontends.onnx_sizes import check_user_sizes, fix_sizes, graphs_of
 from stowplan.frontends.options import NO_USER_SIZES, UserSizes
 from stowplan.log import warn_unmodelled
 
-#: The largest number of nodes after functions are inlined. It is checked before, because a few functions that call each other
-#: twice can expand to any number of nodes.
+#: The largest number of nodes after functions are inlined. It is checked before they are inlined, because a short chain of
+#: functions, each of which calls the next one twice, has a number of nodes that is exponential in its length.
 MAX_NODES = 200_000
 #: The longest list of integers that is read from an external file; the lists of shapes and slices are short.
 MAX_FETCHED = 4096
@@ -351,7 +351,8 @@ def is_external(tensor: Any, onnx: Any) -> bool:
 def _fetched(tensor: Any, folder: Path, size: int) -> bytes:
     """The first ``size`` bytes of a tensor from its external file.
 
-    Raises ValueError if the file is not in the model's folder, does not exist or is too short.
+    Raises ValueError if the file is not in the model's folder, does not exist or is too short, or if the offset in the model is
+    not a whole number; and OSError if the file cannot be read.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     location, offset = entries.get("location", ""), entries.get("offset", "0")

@@ -23,10 +23,11 @@ from typing import Any, NamedTuple, TypeAlias
 from stowplan.frontends import load_facts
 from stowplan.frontends.onnx_sizes import is_fixed
 
-#: Operators with which models compute shapes, and whose results are therefore computed here. Except for the repeating ones,
-#: their results are no longer than their longest operand.
+#: Operators with which models compute shapes, and whose results are therefore computed here. The result of a *folded* operator
+#: is no longer than all its operands together, if these have at most one dimension. The result of a *repeating* operator
+#: (``Range``, ``Tile`` and those that expand a shape) may be longer.
 _REPEATING, _FOLDED = (frozenset(load_facts("onnx")["shapes"][use].split()) for use in ("repeating", "folded"))
-#: The longest list of numbers that is computed.
+#: The largest number of elements of a list of numbers that is computed. Lists that become shapes are much shorter.
 _MOST = 4096
 
 
@@ -64,7 +65,8 @@ def inferred(model: Any, findings: Findings) -> Any:
     """Returns a model with all shapes that can be inferred; ``model`` may be changed.
 
     Except for inputs, a declared shape is used only if none can be inferred, because it may be outdated. Declared shapes and
-    types are compared with inferred ones, and contradictions are added to ``findings``.
+    types are compared with inferred ones, and contradictions are added to ``findings``. A shape that cannot be inferred and is
+    not declared stays unknown. For a model that is not valid, onnx and protobuf raise errors of many types.
     """
     from onnx import helper, shape_inference
 
@@ -99,7 +101,10 @@ def _copied(kind: Any) -> Any:
 
 
 class _Walk:
-    """Visits the nodes of a model's graph in order and infers the shapes of their results."""
+    """Visits the nodes of a model's graph in order and infers the shapes of their results.
+
+    ``stored`` has the types of the weights by their names, and ``declared`` has pairs of a value's name and its declared type.
+    """
 
     def __init__(self, model: Any, stored: _ByName, declared: list[tuple[str, Any]], findings: Findings):
         graph = model.graph
@@ -199,9 +204,11 @@ class _Walk:
         return {value.name: value.type for value in results if value.type.WhichOneof("value")}
 
     def _use_declaration(self, node: Any, name: str) -> None:
-        """Uses the declared shape of a result whose shape cannot be inferred, unless it contradicts the inferred part.
+        """Uses the declared shape of a result whose shape cannot be inferred.
 
-        If nothing is known about the element type, it is that of the first operand.
+        It is not used if it contradicts the part that was inferred, or if it is too small for the result of a branch of an
+        ``If``. If neither inference nor the declaration says what the element type is, it is that of the first operand for
+        which it is known.
         """
         at = list(node.output).index(name)
         branch_types = [_results(body)[at] for body in bodies_of(node) if node.op_type == "If"]
@@ -251,19 +258,25 @@ class _Walk:
 
 
 def _is_short(operands: list[Any]) -> bool:
-    """Whether the results of operators on these operands are short; operands may be broadcast against each other."""
+    """Whether the results of folded operators on these operands are short enough to be computed.
+
+    Operands of several dimensions may be broadcast against each other. Then the product of the operands' sizes, which limits
+    the size of the result, may be 2^20 elements at most.
+    """
     return all(operand.ndim <= 1 for operand in operands) or math.prod(operand.size for operand in operands) <= _MOST**2 // 16
 
 
 def _length(kind: str, operands: list[Any]) -> float:
-    """The number of elements that a repeating operator (``Range``, ``Tile`` or one that expands a shape) produces."""
+    """The number of elements that a repeating operator produces; ``kind`` is its ``op_type``. Infinity for a ``Range`` with a
+    step of 0."""
     if kind == "Range":
         start, limit, step = (float(operand) for operand in operands)
         return abs((limit - start) / step) if step else math.inf
     return math.prod(abs(int(size)) for size in operands[-1]) * (operands[0].size if kind == "Tile" else 1)
 
 
-#: A loop with more iterations than this counts as one with an unknown number of iterations.
+#: A loop with more iterations than this counts as one with an unknown number of iterations: exporters write a huge number for a
+#: loop that only its condition ends.
 _MOST_ITERATIONS = 1 << 31
 
 
@@ -293,12 +306,21 @@ def chosen(node: Any, numbers: _ByName) -> Any:
 
 
 def inlined(node: Any, branch: Any, used_names: set[str]) -> Any:
-    """Returns a copy of a branch under names with which its nodes can replace the node that runs it.
+    """Returns a copy of a branch in which names are changed such that its nodes can replace the ``If`` that runs it.
 
     Parameters
     ----------
+    node
+        The ``If``. The results of the branch get the names of its outputs.
+    branch
+        The graph of the branch, which is not changed.
     used_names
         Names that are in use; the new names are added.
+
+    Raises
+    ------
+    ValueError
+        The branch does not have as many results as the node.
     """
     from onnx import compose, helper
 
@@ -319,7 +341,20 @@ def inlined(node: Any, branch: Any, used_names: set[str]) -> Any:
 
 
 def infer_bodies(node: Any, model: Any, types: dict[str, Any], numbers: _ByName, findings: Findings) -> None:
-    """Infers the shapes in the bodies of a node, and from them those of its results, whose types are added to ``types``."""
+    """Infers the shapes in the bodies of a node, and from them those of its results.
+
+    Parameters
+    ----------
+    node
+        A node with bodies; the bodies are replaced by ones with the inferred shapes.
+    model
+        The model of the node, of which operator sets and functions are used.
+    types, numbers
+        Types and numbers of values around the node, by name. The types of the node's results are added to ``types`` if their
+        shapes are known.
+    findings
+        Contradictions between declared and inferred types in the bodies are added.
+    """
     operand_types = _body_input_types(node, types)
     for attribute in bodies_of(node):
         for value, kind in zip(attribute.g.input, operand_types, strict=False):
@@ -410,7 +445,9 @@ def _of_scan(node: Any, types: _ByName, numbers: _ByName) -> list[Any]:
 def _settled(graph: Any, begin: int, kinds: list[Any], carried: int) -> list[Any]:
     """Types of the results of a loop's body; None for a carried value whose shape an iteration changes.
 
-    ``begin`` is the position of the first carried value among the inputs of the body, and ``carried`` is their number.
+    ``kinds`` are the types that were inferred for the results. ``begin`` is the position of the first carried value among the
+    inputs of the body, and ``carried`` is the number of carried values. If an iteration changes a shape, it is also removed
+    from the input's declaration.
     """
     settled = list(kinds)
     for at in range(min(carried, len(kinds))):
@@ -432,7 +469,8 @@ def _scanned(node: Any) -> tuple[int, dict[str, list[int]]]:
 
 
 def _part(kind: Any, axis: int) -> Any:
-    """Type of one slice of a tensor along an axis, which has one dimension less; None if it is not known."""
+    """Type of one slice of a tensor along an axis, a tensor with one dimension less; None if the type or the axis is not
+    known."""
     if kind is None or not -len(kind.tensor_type.shape.dim) <= axis < len(kind.tensor_type.shape.dim):
         return None
     part = type(kind).FromString(kind.SerializeToString())
@@ -441,7 +479,7 @@ def _part(kind: Any, axis: int) -> Any:
 
 
 def _stacked(kind: Any, times: int | None, axis: int) -> Any:
-    """Type of ``times`` tensors that are stacked along a new axis; None if it is not known."""
+    """Type of ``times`` tensors that are stacked along a new axis; None if their type, shape or number is not known."""
     from onnx import helper
 
     if times is None or kind is None or not kind.tensor_type.HasField("shape"):

@@ -1,7 +1,10 @@
 """Symbolic sizes of an ONNX model's inputs, and the values that the user gives for them.
 
 A dimension whose size is not fixed is called *open*. It may have a name, and all dimensions with the same name have the same
-size. A name may be a sum or a product of other names, such as ``past + 1``.
+size. A name may be an expression of other names with ``+``, ``-``, ``*`` and ``//``, such as ``past + 1``.
+
+A *declaration* of a value is an entry of a graph's lists ``input``, ``output`` and ``value_info``, with the name, element type
+and shape of the value. Graphs, types and nodes are protocol buffers of onnx.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ _BY_LETTER = {"n": 1, "b": 1, "c": 3, "h": 224, "w": 224, "t": 128, "s": 128, "l
 
 
 def graphs_of(graph: Any) -> Iterator[Any]:
-    """Yields a graph and, recursively, the graphs that its nodes run."""
+    """Yields a graph and, recursively, the graphs that its nodes run, such as the branches of an ``If``."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
@@ -47,13 +50,17 @@ def is_fixed(kind: Any) -> bool:
 
 
 def fix_sizes(model: Any, user_sizes: UserSizes) -> None:
-    """Writes the user's sizes into a model. Shapes of values that are no inputs become declarations of the graph.
+    """Writes the user's sizes into a model.
+
+    A shape that the user gives for an intermediate value is written into its declaration, which is added if the graph has none.
+    An input that is a single integer becomes a constant if the user gives its value.
 
     Raises
     ------
     InputError
-        The model has no dimension or value of a name that the user gives, sizes contradict the model or each other, or inputs
-        still have open dimensions. In the last case the message has an example of the missing options.
+        The model has no dimension or value of a name that the user gives, sizes contradict the model or each other, a size that
+        is computed from others is less than 1, or inputs still have open dimensions. In the last case the message has an
+        example of the missing options.
     """
     graph = model.graph
     for inner in graphs_of(graph):
@@ -75,7 +82,10 @@ def fix_sizes(model: Any, user_sizes: UserSizes) -> None:
 
 
 def check_user_sizes(graph: Any, user_sizes: UserSizes) -> None:
-    """Raises InputError if a shape that the user gives differs from the inferred one."""
+    """Raises InputError if a shape that the user gives differs from the one that was inferred for the value.
+
+    Values whose inferred shape is not fixed are not checked.
+    """
     for value in (*graph.output, *graph.value_info):
         shape = user_sizes.shapes.get(value.name)
         inferred = tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
@@ -85,7 +95,8 @@ def check_user_sizes(graph: Any, user_sizes: UserSizes) -> None:
 
 
 def _store_numbers(graph: Any, user_sizes: UserSizes) -> set[str]:
-    """Turns inputs that are a single integer into constants of the graph if the user gives their value; returns their names."""
+    """Turns inputs that are a single integer or truth value into constants of the graph if the user gives their value; returns
+    their names."""
     names = set()
     for value in [value for value in graph.input if value.name in user_sizes.dims]:
         kind = value.type.tensor_type
@@ -101,7 +112,8 @@ def _store_numbers(graph: Any, user_sizes: UserSizes) -> set[str]:
 def _user_dims(graph: Any, user_sizes: UserSizes, numbers: set[str]) -> dict[str, int]:
     """Sizes of all named dimensions that follow from the user's sizes and shapes; writes the shapes into the graph.
 
-    ``numbers`` are the names of inputs that have become constants.
+    ``numbers`` are the names of inputs that have become constants. Raises InputError if a name is unknown, or if sizes
+    contradict the model or each other.
     """
     graphs = list(graphs_of(graph))
     values = [value for inner in graphs for value in (*inner.input, *inner.output, *inner.value_info)]
@@ -125,7 +137,8 @@ def _user_dims(graph: Any, user_sizes: UserSizes, numbers: set[str]) -> dict[str
 
 
 def _values(graph: Any, name: str) -> list[Any]:
-    """The graph's declarations of a value; a new, empty declaration if a node produces the value and there is none."""
+    """The graph's declarations of a value. If there is none and a node produces the value, a new, empty declaration is added.
+    The list is empty if the graph does not have the value."""
     values = [value for value in (*graph.input, *graph.output, *graph.value_info) if value.name == name]
     if not values and any(name in node.output for node in graph.node):
         values = [graph.value_info.add(name=name)]
@@ -200,19 +213,19 @@ def _is_open(size: Any) -> bool:
 
 
 def _one_of(names: Any, what: str) -> str:
-    """Text that lists names of a model for an error message."""
+    """Text that lists up to 20 names of a model for an error message; ``what`` says what they name: ``a value``."""
     shown = ", ".join(sorted(names)[:20])
     return f"{what} of the model: {shown}" if shown else f"none: the model has not {what}"
 
 
 def _parts(name: str) -> list[str]:
-    """The names in a name that is a sum or product; none if it is a plain name."""
+    """The names in a name that is an expression; none if it is a plain name."""
     tree = _tree(name)
     return [] if tree is None else sorted({node.id for node in ast.walk(tree) if isinstance(node, ast.Name)})
 
 
 def _tree(name: str) -> ast.expr | None:
-    """The syntax tree of a name that is a sum or product of other names; None for a plain name."""
+    """The syntax tree of a name that is an expression of other names; None for a plain name."""
     try:
         tree = ast.parse(name, mode="eval").body if len(name) < 200 else None
     except (SyntaxError, ValueError, MemoryError, RecursionError):
@@ -246,6 +259,10 @@ def likely(name: str, place: int, channels: int | None = None) -> int:
 
     Parameters
     ----------
+    name
+        Name of the dimension; empty if it has none.
+    place
+        Position of the dimension in the shape, from 0.
     channels
         Index of the dimension of channels, if the shape is that of an image; otherwise None.
     """

@@ -26,7 +26,9 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options for reading that a batch can apply to all of its inputs. Their values are plain data, which can be written to
     JSON.
 
-    See :class:`stowplan.portfolio.batch.records.Settings`.
+    A batch is one call of ``stowplan batch``, which solves many inputs; see
+    :class:`stowplan.portfolio.batch.records.Settings`. Each field is described by the text in its annotation, which is also the
+    help text of the option.
     """
 
     target: str | Path | tuple[str, ...] | None = None
@@ -126,6 +128,9 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
 class ReadOptions(SharedOptions, frozen=True, kw_only=True):
     """All options of all front ends. Only some of them apply to each file format
     (:attr:`~stowplan.frontends.formats.InputFormat.accepts`).
+
+    Each field is described by the text in its annotation. ``dim`` and ``shape`` may also be mappings from names to sizes, and
+    ``cycles`` may be a single path; the fields then have the strings ``NAME=SIZES``, and a tuple of paths.
 
     Raises
     ------
@@ -247,7 +252,8 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         return {name: value for name in OPTIONS if (value := getattr(self, name)) != getattr(defaults, name)}
 
     def only(self, names: Collection[str]) -> ReadOptions:
-        """A copy in which all options that are not among ``names`` have their defaults."""
+        """A copy in which all options that are not among ``names`` have their defaults; other names in ``names`` are
+        ignored."""
         return ReadOptions(**{name: value for name, value in self.given().items() if name in names})
 
     @property
@@ -280,7 +286,8 @@ def named_inputs(names: Iterable[str], inputs: Iterable[tuple[str, int]], what: 
     names
         Names of inputs. ``:2`` stands for the third input of the model, unless an input has this name.
     inputs
-        Name and number of each input, in the model's order. Several inputs may have the same name.
+        Name and number of each input, in the model's order. The numbers are those that are returned; they need not be
+        positions. Several inputs may have the same name.
     what
         The option that names the inputs, for messages.
 
@@ -311,19 +318,22 @@ OPTIONS = declared(fields_of(ReadOptions))
 
 
 def spelt(name: str, value: str = "") -> str:
-    """An option with its value, as it is written on the command line."""
+    """An option with its value, as it is written on the command line; raises KeyError if there is no option of this name."""
     return OPTIONS[name].spelt(value)
 
 
 def spelt_all(names: Collection[str]) -> str:
-    """Options as they are written on the command line: first those with a flag of their own, then those of ``--set``."""
+    """Options as they are written on the command line: first those with a flag of their own, then those of ``--set``.
+
+    Names of no option are ignored. The text is ``no options`` if nothing is left.
+    """
     chosen = [option for name, option in OPTIONS.items() if name in names]
     settings = ", ".join(option.label for option in chosen if not option.flag)
     flags = [option.flag for option in chosen if option.flag]
     return ", ".join([*flags, *([f"--set {settings}"] if settings else [])]) or "no options"
 
 
-#: The largest size of a dimension.
+#: The largest size of a dimension that a user may give. It is far beyond any tensor, and fits into the 64 bits that ONNX has.
 _MOST_SIZE = 1 << 40
 
 
@@ -333,7 +343,7 @@ class UserSizes(NamedTuple):
     dims: Mapping[str, int]
     """Sizes of named dimensions."""
     shapes: Mapping[str, tuple[int, ...]]
-    """Shapes of values, by name."""
+    """Shapes of values, by name; the empty tuple is the shape of a scalar."""
 
 
 #: The user gives no sizes.
@@ -371,7 +381,8 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
 
 
 def as_typed(shape: Iterable[Any] | None) -> str:
-    """A shape as it is written on the command line: ``1x3x224x224``."""
+    """A shape as it is written on the command line: ``1x3x224x224``. The text is empty for None and for the shape of a
+    scalar."""
     return "x".join(map(str, shape or ()))
 
 
@@ -386,7 +397,8 @@ def parse_user_sizes(dims: Iterable[str], shapes: Iterable[str]) -> UserSizes:
 def _parsed(option: str, text: Any) -> tuple[str, tuple[int, ...]]:
     """Splits ``NAME=SIZES`` into the name and the sizes; raises UsageError for anything else.
 
-    The name may contain equals signs. The shape of a scalar has no sizes, as in ``x=``.
+    ``option`` is ``dim``, which takes a single size, or ``shape``. The name may contain equals signs. The shape of a scalar has
+    no sizes, as in ``x=``.
     """
     name, _, sizes = text.rpartition("=") if isinstance(text, str) else ("", "", "")
     parts = sizes.split("x") if sizes or option == "dim" else []

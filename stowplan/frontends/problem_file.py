@@ -12,14 +12,17 @@ from stowplan.frontends.formats import InputFormat, Opened, Source
 from stowplan.frontends.options import ReadOptions
 from stowplan.models.packing import csv_files
 
-#: Formats of other inputs in JSON, which other front ends read.
+#: Values of the field ``format`` in JSON files that other front ends read. If a file has a similar value, an error message
+#: suggests one of them.
 _OTHERS = ("stowplan.layers",)
+#: The end of an error message for JSON that is no input.
 _EXPECTED = (
     "a problem (stowplan.KIND.problem), a layer file (stowplan.layers), a graph of operators and tensors, "
     "or a data-flow graph of nodes and edges"
 )
 
-#: Error message for a list of nodes by CGRA-Mapper. It has no distances, and guessed distances would make it another loop.
+#: Error message for a list of nodes by CGRA-Mapper. An edge of a loop body has a *distance*, the number of iterations between
+#: its two nodes. These files have no distances, and with guessed ones the file would describe another loop.
 _OPENCGRA = (
     "found a graph by CGRA-Mapper for OpenCGRA, which does not say which of its edges (pre, succ) are of an earlier iteration; "
     "expected a data-flow graph in JSON (NetworkX, Morpher) or DOT, its edges with distances (docs/reference/loop-bodies.md)"
@@ -27,11 +30,13 @@ _OPENCGRA = (
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
+    """Reads the problem, changed by the options; raises InputError if the file is no valid problem."""
     kind = _kind(source)
     return Opened(kind.amended(kind.problem.decode(source.data or b"", source.path), options.given()))
 
 
 def _accepts(source: Source) -> frozenset[str]:
+    """The options that can still change a finished problem of the file's kind, such as ``capacity``."""
     return frozenset(_kind(source).amends)
 
 

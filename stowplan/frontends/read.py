@@ -50,16 +50,19 @@ def read(
         device with several memories; a data-flow graph (JSON or DOT); a memory snapshot of PyTorch; or a CSV file of buffers to
         pack. All of them may be compressed with gzip.
     target
-        Name of a target, or path of a target file. Problem files, graphs in JSON, snapshots and CSV files need none.
+        Name of a target, or path of a target file. Problem files, graphs in JSON, snapshots and CSV files need none. A *target*
+        describes the machine for which a plan is made, or names the question that a plan answers, such as ``order``.
     capacity
         Bytes, or text such as ``"1.5 MiB"``: the size of fast memory, or of the fastest tier, instead of the target's; for
-        packing, the bytes into which all buffers must fit; for rematerialization, the bytes that may be live at once.
+        packing, the bytes into which all buffers must fit; for rematerialization, the bytes that may be live at once. None
+        means the size that the target or the problem file states; packing and rematerialization have no limit without it.
     cost_model, stalls
         Replace the cost model and the rule about stalls of the target; see :func:`stowplan.hardware.costs.make_problem`.
     donation, evictions, prefetches
         For compiled programs: rules that plans of XLA follow. ``donation="tied"`` makes one tensor from a donated parameter and
-        the output in its storage. ``evictions="between_steps"`` allows a copy to slow memory between two steps.
-        ``prefetches="sliced"`` allows copies to fast memory in several slices.
+        the output in its storage; the default, ``"free"``, makes two. ``evictions="between_steps"`` allows a copy to slow
+        memory between two steps; by default (``"whole_steps"``), a copy takes whole steps. ``prefetches="sliced"`` allows
+        copies to fast memory in several slices; by default (``"whole"``), a tensor is copied as a whole.
     cycles
         For the cost model ``table``, two files: the module compiled without and with a fast-memory plan, both with cycle
         estimates. For the cost model ``signatures``, latency tables
@@ -80,11 +83,12 @@ def read(
         otherwise ``"none"``. None means ``"elementwise"`` for the targets ``order`` and ``rematerialization``, and ``"none"``
         for all others.
     replace_offline_plan
-        For TensorFlow Lite models: whether tensors for which the model has offsets are planned again, except those of custom
-        operators.
+        For TensorFlow Lite models: whether tensors for which the model has offsets are planned again, except those that custom
+        operators use.
     rules, fixed, op_table
-        For data-flow graphs: texts ``NAME=VALUE`` (docs/reference/loop-bodies.md), a file of fixed instructions, and a TOML
-        file with the meaning and the cost of operations.
+        For data-flow graphs: rules of the machine as texts ``NAME=VALUE`` (docs/reference/loop-bodies.md), a JSON file with
+        instructions whose tile, time or slot is fixed, and a TOML file with the meaning, the latency and the possible tiles of
+        operations.
 
     Returns
     -------
@@ -94,9 +98,12 @@ def read(
     Raises
     ------
     InputError
-        The file is not valid; the message says what is wrong, and where.
+        The file cannot be read or is not valid, or there is no such target; the message says what is wrong, and where.
     UsageError
-        An option does not apply to a file of this format, or a target is needed.
+        An option has a value that is not allowed, or does not apply to a file of this format; or a target is needed
+        (:class:`NoTargetError`).
+    MissingDependencyError
+        A package that reads files of this format, such as onnx or torch, is not installed.
 
     Warns
     -----
@@ -113,10 +120,16 @@ def read(
 
 
 class NoTargetError(UsageError):
-    """A file can be planned for several sorts of targets, and none was named.
+    """A file needs a target, and none was named.
 
-    Attributes
+    Targets are grouped in families (:class:`~stowplan.frontends.formats.TargetFamily`), one for each sort of inputs.
+
+    Parameters
     ----------
+    path
+        The file.
+    what
+        Words for such a file: ``a network``.
     fitting
         The families of targets for which the file can be read; the family of its format is the first one.
     """
@@ -128,7 +141,10 @@ class NoTargetError(UsageError):
         super().__init__(f"{path} is {what}: name a target such as {names}; stowplan targets lists all")
 
     def for_kind(self, kind: str) -> UsageError:
-        """The error for a command that takes problems of a single kind, named in words: it lists only targets of this kind."""
+        """The error for a command that takes problems of a single kind, such as ``operator order``.
+
+        Its message lists only targets with which the file becomes such a problem. If there are none, the message says so.
+        """
         names = [name for family in self.fitting if family.kind == kind for name in family.names()]
         if not names:
             return UsageError(f"{self._file}, of which no problem of {kind} can be made")
@@ -152,11 +168,15 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
     Raises
     ------
     InputError
-        The file is not valid; the message says what is wrong, and where.
+        The file cannot be read or is not valid, or there is no such target; the message says what is wrong, and where.
     UsageError
         An option does not apply to a file of this format.
     NoTargetError
         A target is needed, and none was named.
+    MissingDependencyError
+        A package that reads files of this format is not installed.
+    TimeLimitError
+        The caller has set a time limit for reading (:func:`stowplan.deadline.read_within`), and it is over.
     """
     check_name(options.target)
     source = look(path, options.target)
@@ -165,12 +185,15 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
     accepted = input_format.accepts(source)
     for name in options.given():
         if name not in accepted:
-            raise UsageError(f"{path} is {input_format.what}: it takes {spelt_all(accepted)}, but not {spelt(name)}")
+            raise UsageError(f"{path} is {input_format.words(source)}: it takes {spelt_all(accepted)}, but not {spelt(name)}")
     return _opened(source, input_format, options)
 
 
 def open_with(path: str | Path, options: ReadOptions) -> Opened:
-    """Like :func:`open_input`, but ignores options that do not apply to a file of this format; for batches of many formats."""
+    """Like :func:`open_input`, but ignores options that do not apply to a file of this format; for batches of many formats.
+
+    It raises the same errors, except for the UsageError about such options.
+    """
     source = look(path, options.target)
     input_format = format_of(source)
     _check_target(path, source, input_format, options)
@@ -178,15 +201,16 @@ def open_with(path: str | Path, options: ReadOptions) -> Opened:
 
 
 def _check_target(path: str | Path, source: Source, input_format: InputFormat, options: ReadOptions) -> None:
-    """Raises NoTargetError if a target is needed and none was named.
+    """Raises NoTargetError if a target is needed and none was named, and InputError if the file is also empty or damaged.
 
     This is checked before the options, because the target may decide which options apply to a file.
     """
     if input_format.targets is not None and options.target is None:
-        # The head of a damaged file is empty, too; reading it raises the error that says so.
+        # ``files.head`` returns no bytes for an empty file, and also for a damaged one. In the second case, ``read_bytes``
+        # raises the error that says what is damaged.
         if not files.head(path) and not files.read_bytes(path):
             raise InputError("found an empty file, expected an input with content", source=path)
-        raise NoTargetError(path, input_format.what, _fitting(source, input_format.targets))
+        raise NoTargetError(path, input_format.words(source), _fitting(source, input_format.targets))
 
 
 def _opened(source: Source, input_format: InputFormat, options: ReadOptions) -> Opened:
@@ -208,7 +232,10 @@ def _fitting(source: Source, own_family: TargetFamily) -> list[TargetFamily]:
 
 
 def only_target(path: str | Path, kind: str) -> str | None:
-    """The name of the only target for which a file is read as a problem of a kind; None if there is none, or several."""
+    """The name of the only target for which a file is read as a problem of a kind; None if there is none, or several.
+
+    ``kind`` is the name of a kind, such as ``operator_order``. Raises InputError if the file cannot be read.
+    """
     source = look(path)
     own_family = format_of(source).targets
     fitting = [] if own_family is None else _fitting(source, own_family)
@@ -230,7 +257,9 @@ def read_plan(path: str | Path, problem: Any = None) -> Any:
     Raises
     ------
     InputError
-        The file is not valid; the message names the file and the field.
+        The file cannot be read, is no plan, or is not valid; the message names the file and the field.
+    UsageError
+        ``problem`` is no problem, and the file is not JSON.
     """
     if problem is not None and not files.is_json(path):
         read = kinds.of_problem(problem).read_plan

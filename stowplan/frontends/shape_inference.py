@@ -20,7 +20,7 @@ from stowplan.child_process import ChildProcess, describe_end, read_message, wri
 from stowplan.errors import InputError, first_line
 from stowplan.frontends import onnx_shapes
 
-#: Weights with more bytes than this are not sent, except for integers, from which shapes may be computed.
+#: Weights with more bytes than this (32 KiB) are not sent, except for integers, from which shapes may be computed.
 _MAX_SENT = 1 << 15
 #: Fields of a tensor that contain its values.
 _NUMBERS = ("raw_data", "float_data", "int32_data", "string_data", "double_data", "uint64_data")
@@ -40,7 +40,8 @@ class _Process(ChildProcess):
 
     @property
     def is_ready(self) -> bool:
-        """Whether it waits for a request of this process. It belongs to another process if this one was forked from that."""
+        """Whether the child process waits for a request of this process. After a fork, it belongs to the parent only, so that
+        this is False in the process that was forked."""
         return self.parent == os.getpid() and self.is_alive and not self.is_busy
 
     def ask(self, data: bytes) -> bytes:
@@ -49,7 +50,7 @@ class _Process(ChildProcess):
         Raises
         ------
         InputError
-            Inference refused the model, or crashed on it.
+            Inference refused the model, or crashed on it. After a crash, the child process has ended.
         """
         self.is_busy = True
         try:
@@ -92,7 +93,8 @@ def start() -> None:
 def infer(model: Any) -> tuple[Any, onnx_shapes.Findings]:
     """Infers the shapes of a model; returns a copy with all shapes that are known, and findings about declared shapes.
 
-    Large weights are moved from ``model`` to the copy.
+    Weights of more than 32 KiB, except for integers, are moved from ``model`` to the copy. Calls from several threads are
+    answered one after the other.
 
     Raises
     ------
@@ -116,7 +118,8 @@ def infer(model: Any) -> tuple[Any, onnx_shapes.Findings]:
 
 
 def _ready() -> _Process:
-    """The running child process, or a new one if it has ended, or if it is still answering a caller that was interrupted."""
+    """The child process that waits for requests. A new one is started if there is none, or if it has ended, belongs to the
+    parent of this process, or is still answering a caller that was interrupted."""
     if _kept and not _kept[0].is_ready:
         _kept.pop().close()
     if not _kept:
@@ -132,7 +135,7 @@ def _end() -> None:
 
 
 def _serve(incoming: BinaryIO, outgoing: BinaryIO) -> None:
-    """Answers requests until there are no more. This function runs in the child process."""
+    """Answers requests until the parent closes the pipe. This function runs in the child process."""
     import onnx
 
     warnings.simplefilter("ignore")

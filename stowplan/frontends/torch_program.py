@@ -24,7 +24,8 @@ _SEVERAL = frozenset(f"aten::{name}" for name in _KNOWN["several"].split())
 
 
 def import_torch(what: str) -> Any:
-    """Imports torch and returns it; raises MissingDependencyError, which says that ``what`` needs it, if it is missing."""
+    """Imports torch and returns it. If it is not installed, raises MissingDependencyError with a message that says that reading
+    ``what``, such as ``a PyTorch model``, needs it."""
     try:
         import torch
     except ImportError as error:
@@ -43,7 +44,8 @@ def stored_inputs(program: Any) -> set[str]:
     }
 
 
-#: The key of a storage that represents the state of the random number generator. Operators that draw numbers overwrite it.
+#: The key of a storage that represents the state of the random number generator. Operators that draw numbers overwrite it. Keys
+#: of other storages (:func:`storage_key`) are addresses, which are not negative.
 RANDOM = -1
 
 
@@ -63,7 +65,7 @@ class UpperBounds:
     program
         A ``torch.export.ExportedProgram``.
     dims
-        Bounds that the user gives instead of the program's own, by the names of symbolic sizes.
+        Bounds that the user gives instead of the program's own, by the names of symbolic sizes; None for no such bounds.
 
     Raises
     ------
@@ -87,9 +89,10 @@ class UpperBounds:
         self._ranges, self._user_names = ranges, set(dims or ())
 
     def of(self, extent: Any, place: str) -> int:
-        """The largest value of a size; raises InputError, with an example of the missing options, if it has no bound.
+        """The largest value of a size, which is an integer or a ``torch.SymInt``.
 
-        A warning names the bounds of the program that are used.
+        A warning names each bound of the program that is used because the user gave none. Raises InputError, which names
+        ``place`` and has an example of the missing options, if the size has no bound.
         """
         if type(extent) is int:
             return extent
@@ -108,7 +111,7 @@ class UpperBounds:
         return bound
 
     def number(self, number: Any, place: str) -> Any:
-        """The largest value of an integer in the program; the number itself if it has no bound."""
+        """The largest value of an integer in the program; ``number`` itself if it has no bound. No error is raised."""
         try:
             return self.of(number, place)
         except InputError:
@@ -130,7 +133,8 @@ class UpperBounds:
 def arguments(node: Any) -> Iterator[tuple[Any, Any]]:
     """Yields pairs of an argument of the schema and its value in a node, in the order of the schema.
 
-    There are none if the operator has no schema. The value is None if the node does not give the argument.
+    There are none if the operator has no schema. The value is None if the node does not give the argument, also if the schema
+    has a default for it.
     """
     for at, argument in enumerate(getattr(schema_of(node), "arguments", ())):
         yield argument, node.args[at] if at < len(node.args) else node.kwargs.get(argument.name)
@@ -150,10 +154,11 @@ def is_written(argument: Any) -> bool:
 class FakeRun:
     """Runs the nodes of a graph one by one on fake tensors, which have no data.
 
-    Tensors share a storage exactly if they do in a real run. The schema alone does not say whether they do: an operator whose
-    result may be a view copies if strides, types or conjugation require it, and some operators return an operand although their
-    schema does not say so. Values in ``meta["val"]`` after ``torch.export.load`` do not help either, because they never share
-    storages. Results of higher-order operators are always new, because torch does not let them return an operand.
+    Two tensors share a storage exactly if they share one in a real run. The schema alone does not say whether they do: an
+    operator whose result may be a view copies if strides, types or conjugation require it, and some operators return an operand
+    although their schema does not say so. After ``torch.export.load``, the values in ``meta["val"]`` of the nodes do not say it
+    either, because they never share storages. Results of higher-order operators are always new, because torch does not let them
+    return an operand.
 
     Parameters
     ----------
@@ -176,12 +181,13 @@ class FakeRun:
         """The value of each node that has run. Keys of storages are unique because all values are held here."""
 
     def run(self, node: Any) -> Any:
-        """Runs a node whose arguments have run, and returns its value.
+        """Runs a node whose arguments have run, and returns its value. A placeholder gets a new value.
 
         Raises
         ------
         InputError
-            The node cannot run although its result may be a view, or a tensor is not strided, for example a sparse one.
+            The node cannot run although its result may be a view; a tensor is not strided, for example a sparse one; or a
+            symbolic size has no upper bound, or is found without ``bounds``.
         """
         torch = self._torch
         if node.op == "get_attr":
@@ -202,7 +208,10 @@ class FakeRun:
         return value
 
     def view(self, node: Any, viewed: Any) -> Any:
-        """Runs a node that copies another node's elements, and returns its value as a view of that node's storage."""
+        """Runs a node that copies the elements of the node ``viewed``, and returns its value as a view of that node's storage.
+
+        Raises InputError as :meth:`run` does.
+        """
         copy, base = self.run(node), self.values[viewed]
         with self.mode:
             view = self._torch.as_strided(base, copy.shape, copy.stride(), base.storage_offset())
@@ -210,11 +219,15 @@ class FakeRun:
         return view
 
     def with_values(self, arguments: Any) -> Any:
-        """The arguments of a node, with the values of nodes in place of the nodes."""
+        """The arguments of a node, with the values of nodes in place of the nodes; raises KeyError if a node has not run."""
         return self._torch.fx.node.map_arg(arguments, self.values.__getitem__)
 
     def _call(self, node: Any) -> Any:
-        """The value of a node's operator on fake tensors; a fresh value if it cannot run and its schema has no views."""
+        """The value of a node's operator on fake tensors.
+
+        If the operator cannot run, the value is a fresh one, or InputError is raised if the schema does not rule out views and
+        overwritten operands.
+        """
         args, keywords = self.with_values((node.args, node.kwargs))
         try:
             with self.mode, self._torch.no_grad():
@@ -259,7 +272,8 @@ def is_higher_order(node: Any) -> bool:
 def warn_of_unknown(target: Any, place: str) -> None:
     """Warns of an operator that may need memory that is not counted.
 
-    Its namespace is unknown, or it may run as several operators.
+    The operator is of an unknown namespace, or it may run as several operators. There is no warning for all others. ``target``
+    is the ``target`` of the operator's node, and ``place`` names the node in the warning.
     """
     if getattr(target, "namespace", "aten") not in _NAMESPACES:
         warn_unmodelled(f"what {target} allocates beside its results is not counted", place)
@@ -268,7 +282,8 @@ def warn_of_unknown(target: Any, place: str) -> None:
 
 
 def leaves(value: Any) -> list[Any]:
-    """The leaves of a nested value in order."""
+    """The leaves of a value in order. The value may be nested tuples, lists and dictionaries, as torch's ``pytree`` has them; a
+    value that is none of these is its own only leaf."""
     import torch
 
     return list(torch.utils._pytree.tree_leaves(value))
@@ -290,10 +305,10 @@ class EffectOrder:
     Attributes
     ----------
     precedences
-        Pairs of operator numbers, of which the first operator runs before the second; a dictionary that is used as an ordered
-        set.
+        Pairs of operator numbers; the first operator runs before the second. The dictionary is used as an ordered set, and its
+        values are None.
     overwritten
-        Keys of storages that an operator overwrites.
+        Keys of the storages (:func:`storage_key`) that some operator overwrites.
     """
 
     def __init__(self) -> None:

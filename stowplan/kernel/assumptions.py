@@ -1,5 +1,5 @@
-"""The assumptions that ``optimal`` and ``infeasible`` rest on: choices of the front end, and rules of the problem that could be
-changed."""
+"""The assumptions that ``optimal`` and ``infeasible`` rest on: choices of the front end, the code that made the problem from a
+file, and rules of the problem that could be changed, such as a capacity."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def assumptions(kind: Kind[Any, Any], problem: Any, result: Result[Any] | None =
     """The assumptions of a problem: the choices of its front end, then the rules (:attr:`Kind.assumptions`) that forbid
     something in it.
 
-    If ``result`` is that of a problem without any plan, rules whose change cannot lead to a plan are left out, and the advice
-    on the capacity names the least one that can suffice.
+    If the status of ``result`` is ``infeasible``, rules whose change cannot lead to a plan are left out, and the advice on the
+    capacity names the least one that can suffice.
     """
     found: list[Assumption] = [*getattr(problem, "choices", ())]
     is_infeasible = result is not None and result.status == "infeasible"

@@ -32,12 +32,14 @@ class Call:
     candidates: Sequence[Candidate]
     """The candidates to run, most useful first."""
     starts: Mapping[str, Start]
-    """Plans to start from, by name: the kind's initial plans, and the valid ones of the plans that the caller gave."""
+    """Plans to start from, by name: the kind's initial plans, which cost nothing to make, and the valid ones of the plans that
+    the caller gave."""
     baseline: str | None
     """Name of the baseline that the result must be no worse than; None if the caller named none."""
     hints: Sequence[Hint]
     """Hints that give values, such as probabilities, for single decisions. They guide constructive heuristics."""
     warnings: Sequence[str]
+    """Warnings for the result, for example that the plan of the named baseline is not valid."""
     plans: Mapping[str, Any]
     """The caller's plans by name, valid or not, as they were passed."""
     hint: Any
@@ -56,7 +58,8 @@ def build_call(
     hint: Any = None,
     keep_close: Any = None,
 ) -> Call:
-    """Checks the arguments of :func:`stowplan.solve` and makes a call of them. Raises the errors that are listed there."""
+    """Checks the arguments of :func:`stowplan.solve` and makes a :class:`Call` of them. Raises the UsageError and InputError
+    that are listed there."""
     candidates = select_candidates(kind.candidates(problem, options), options)
     stability_pass = None
     if keep_close is not None:
@@ -96,13 +99,16 @@ def check_other_arguments(options: Options, plans: Any, on_progress: Any, stop: 
 
 
 def select_candidates(available: list[Candidate], options: Options) -> list[Candidate]:
-    """Selects the candidates that the options name, by family or by name.
+    """Selects the candidates that the options name, by family or by name, in the order of ``available``.
+
+    Candidates with ``by_name_only`` are selected only by their own name. A deterministic run has no presolver. The result may
+    be empty, for example for a family that the kind does not have.
 
     Raises
     ------
     UsageError
-        A name is not that of a candidate or a family; or a selected candidate cannot run here, for example because a package is
-        missing. The latter is an error for candidates that are given by name, and otherwise if no candidate is left.
+        A name is not that of a candidate or a family. A candidate that is given by its own name cannot run here, for example
+        because a package is missing. No candidate is left, because none of a selected family can run here.
     """
     known_names = {*FAMILIES, *(candidate.name for candidate in available)}
     unknown = [name for name in options.candidates if name not in known_names]

@@ -9,8 +9,9 @@ Place = Literal["process", "thread", "compiled thread"]
 """Where a candidate runs.
 
 ``process`` is a process of its own. ``thread`` is a thread of the calling process, which starts at once and takes little
-memory; it suits candidates that check often whether to stop. ``compiled thread`` is a thread that works until the limit in
-compiled loops, which do not block the interpreter, so that other candidates are started beside it at once.
+memory; it suits candidates that check often whether to stop. ``compiled thread`` is a thread that runs compiled loops up to the
+time limit. Such loops release the interpreter lock, so other candidates may start while it runs, as soon as it has reported
+something or a warm process is free for them.
 """
 
 Turn = Literal["share", "presolver", "reserve"]

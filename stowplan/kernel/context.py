@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 W = TypeVar("W")
 
+#: The families of candidates that a caller can select.
 FAMILIES = ("heuristic", "learned", "exact")
 
 #: Seeds are less than this, because solvers store them in 31 bits.
@@ -32,7 +33,7 @@ MAX_SEED = 2**31
 
 _flag = partial(Option, SEARCH, has_flag=True)
 
-#: Limit in seconds for a stage that has no time or work left. It is positive, because limits must be.
+#: Limit in seconds for a part of a run that has no time or work left. It is positive, because :class:`Options` requires it.
 _SMALLEST_LIMIT = 1e-9
 
 #: A time limit in seconds that no solver reaches.
@@ -136,7 +137,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         return self.work_limit if self.deterministic and self.work_limit is not None else self.time_limit
 
     def limited(self, seconds: float, work: float) -> Options:
-        """Returns the options with other limits. The limit on work is used only by deterministic runs."""
+        """Returns the options with other limits in seconds, for a part of a run. A limit of 0 or less becomes a tiny positive
+        one. ``work`` is used only by deterministic runs."""
         limit = max(work, _SMALLEST_LIMIT) if self.deterministic else None
         return msgspec.structs.replace(self, time_limit=max(seconds, _SMALLEST_LIMIT), work_limit=limit)
 
@@ -180,13 +182,19 @@ def _checked(options: Options) -> dict[str, Any]:
 SEARCH_OPTIONS = declared(fields_of(Options))
 
 
+ReportType = Literal[
+    "started", "plan", "no_plan", "bound", "evidence", "infeasible", "hint", "follows", "note", "done", "stopped", "failed"
+]
+"""The type of a message from a candidate to the run."""
+
+
 class Report(msgspec.Struct):
     """A message from a candidate to the run."""
 
-    what: str
-    """The sort of message. ``started`` comes first, once the candidate is imported; then ``plan``, ``no_plan``, ``bound``,
-    ``evidence``, ``infeasible``, ``hint``, ``follows`` and ``note`` in any order. The last message is ``done``, ``stopped`` (by
-    the time limit) or ``failed``."""
+    what: ReportType
+    """The type of message. A process sends ``started`` first, once the candidate is imported; then come ``plan``, ``no_plan``,
+    ``bound``, ``evidence``, ``infeasible``, ``hint``, ``follows`` and ``note`` in any order. The last message is ``done``,
+    ``stopped`` (by the time limit) or ``failed``."""
     source: str = ""
     """Name under which the result lists the finding; usually that of the candidate."""
     data: bytes = b""
@@ -209,7 +217,7 @@ class Report(msgspec.Struct):
 
 class Context:
     """A candidate's interface to the run: options, a verified plan to start from (or None), the findings of other candidates,
-    and functions that report the candidate's own.
+    and functions that report the candidate's own. Findings are plans, bounds and hints.
 
     This base class stands for a run without other candidates: reports are ignored, and no limit ends it. Subclasses connect it
     to a real run.
@@ -249,7 +257,7 @@ class Context:
         return self.remaining()
 
     def seconds(self, part: float = 1.0) -> float:
-        """A part of the time limit of the whole run in seconds; in a deterministic run, of its work limit."""
+        """A part, from 0 to 1, of the time limit of the whole run in seconds; in a deterministic run, of its work limit."""
         return part * self.options.extent
 
     def work(self, rate: Rate, size: float = 1.0, *, least: int = 0) -> int | None:
@@ -292,8 +300,8 @@ class Context:
         return self.seconds() if self.options.deterministic else part * self.remaining()
 
     def seed(self, stream: int = 0) -> int:
-        """Seed of one of the run's streams of random numbers. Candidates that should behave differently use different
-        streams."""
+        """Seed of one of the run's streams of random numbers: the run's seed plus ``stream``. Candidates that should behave
+        differently use different streams."""
         return self.options.seed + stream
 
     def rng(self, stream: int = 0) -> np.random.Generator:
@@ -317,9 +325,11 @@ class Context:
         self.send(Report("bound", source, bound=bound))
 
     def evidence(self, data: bytes) -> None:
-        """Reports the evidence that a bound rests on, for a certificate. Of all candidates, the two latest reports are kept.
+        """Reports the evidence that a bound rests on, for a certificate.
 
-        It is needed only if :attr:`Options.certify` is set. The certificate maker of the kind defines what the bytes mean.
+        It belongs to the largest bound that this candidate has reported before. Of each candidate, the evidence for its two
+        largest bounds is kept. It is needed only if :attr:`Options.certify` is set. The certificate maker of the kind defines
+        what the bytes mean.
         """
         self.send(Report("evidence", data=data))
 

@@ -1,4 +1,5 @@
-"""Criteria for ending a run. Each is a function of the worker pool that returns a reason to stop, or None.
+"""Criteria for ending a run. Each is a function of the worker pool that returns a reason to stop, or None: it *holds* if it
+returns a reason.
 
 The caller's criterion (:mod:`stowplan.stop`) becomes one of them (:func:`user_criterion`). The run ends as soon as one of the
 criteria holds (:func:`first_of`).

@@ -1,7 +1,8 @@
 """Checks the plans, the baseline name and the hint that a caller of :func:`stowplan.solve` gives, and reads hints from files.
 
-The result is never worse than a named baseline. Like ``-prod`` of Wang et al. 2023 (section 5, table 3), it is the better of
-two plans: the one that was found, and that of the baseline.
+A baseline is a plan that results are compared with, and its *maker* is the candidate that finds this plan if it is not known
+before the run. The result is never worse than a named baseline. Like ``-prod`` of Wang et al. 2023 (section 5, table 3), it is
+the better of two plans: the one that was found, and that of the baseline.
 """
 
 from __future__ import annotations
@@ -59,11 +60,11 @@ def check_inputs(
     Parameters
     ----------
     kind, problem, candidates
-        The problem, and the candidates that were selected for it.
+        The problem with its kind, and the candidates that were selected for it.
     baseline, plans, hint
         Arguments of :func:`stowplan.solve`.
     earlier
-        Earlier plans to keep close to, which have been checked.
+        The earlier plan to keep close to, checked, by its name; empty if there is none that is valid for this problem.
 
     Raises
     ------
@@ -71,7 +72,7 @@ def check_inputs(
         Under the conditions that :func:`resolve_baseline`, :func:`add_hinted_plan` and :func:`checked_plans` list.
     """
     caller_plans, initial = add_hinted_plan(kind, problem, plans, hint), kind.initial(problem)
-    baseline_name = resolve_baseline(kind, baseline, (*initial, *caller_plans, *earlier))
+    baseline_name = resolve_baseline(kind, problem, baseline, (*initial, *caller_plans, *earlier))
     valid_plans, warnings = (
         checked_plans(kind, problem, caller_plans, baseline_name, {*initial, *reserved_names(kind)})
         if caller_plans
@@ -84,13 +85,13 @@ def check_inputs(
     )
 
 
-def resolve_baseline(kind: Kind[Any, Any], baseline: str | None, plan_names: Iterable[str]) -> str | None:
+def resolve_baseline(kind: Kind[Any, Any], problem: Any, baseline: str | None, plan_names: Iterable[str]) -> str | None:
     """Resolves the name of a baseline that a caller gave; returns None for None.
 
     Parameters
     ----------
-    kind
-        Kind of the problem.
+    kind, problem
+        The problem with its kind.
     baseline
         The name as given, or :data:`PRODUCTION`.
     plan_names
@@ -99,13 +100,15 @@ def resolve_baseline(kind: Kind[Any, Any], baseline: str | None, plan_names: Ite
     Raises
     ------
     UsageError
-        There is no baseline of that name.
+        There is no baseline of that name, or this problem has no such plan.
     """
     known_names = dict.fromkeys((*plan_names, *reserved_names(kind)))
     if baseline == PRODUCTION and PRODUCTION not in known_names:
         return XLA if XLA in known_names else kind.baseline
     if baseline is not None and baseline not in known_names:
-        raise UsageError(f"found baseline {baseline!r}, expected one of {', '.join((*known_names, PRODUCTION))}")
+        why = next((each.why_missing(problem) for each in kind.baselines if each.name == baseline), "")
+        found = f"{baseline!r}, which has no plan here ({why})" if why else repr(baseline)
+        raise UsageError(f"found baseline {found}, expected one of {', '.join((*known_names, PRODUCTION))}")
     return baseline
 
 
@@ -120,7 +123,8 @@ def add_baseline_maker(
 
 
 def reserved_names(kind: Kind[Any, Any]) -> list[str]:
-    """Names of baselines that are reserved: no other plan may have them, whether or not the problem has such a plan."""
+    """Names of the kind's baselines that no plan of the caller may have, whether or not the problem has such a baseline plan:
+    the first, those with a maker, and those with ``is_known``."""
     others = (baseline for baseline in kind.baselines[1:] if baseline.is_known or baseline.maker is not None)
     return [kind.baseline, *(baseline.name for baseline in others)]
 
@@ -131,7 +135,8 @@ def baseline_warning(name: str, why: str) -> str:
 
 
 def missing_baseline_warning(name: str, reports: Sequence[CandidateReport]) -> str:
-    """The warning that the named baseline has no plan, so that the result is not compared with it."""
+    """The warning that the named baseline has no plan, so that the result is not compared with it. ``reports`` are those of all
+    candidates; that of the baseline's maker, if it has one, says why."""
     maker = next((report for report in reports if report.name == name), None)
     if maker is None:
         why = "it has no valid plan for this problem"
@@ -212,7 +217,13 @@ def hinted_plan(kind: Kind[Any, Any], problem: Any, hint: Any) -> Any:
 
 
 def add_hinted_plan(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any], hint: Any) -> dict[str, Any]:
-    """Returns the given plans by name, with the plan of the hint added. Raises what :func:`hinted_plan` does."""
+    """Returns the given plans by name, with the plan of the hint, if it has one, added under the name :data:`HINT`.
+
+    Raises
+    ------
+    UsageError, InputError
+        As for :func:`hinted_plan`. A UsageError also if ``plans`` has the name :data:`HINT` already.
+    """
     plan = hinted_plan(kind, problem, hint)
     if plan is not None and HINT in plans:
         raise UsageError(f"found a plan named {HINT!r}, which is the name of the hint's: give it another")
@@ -220,8 +231,10 @@ def add_hinted_plan(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any]
 
 
 def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> list[Hint]:
-    """The hint's values without its plan; for a hint that is a plan, values derived from the plan; empty if the kind accepts
-    none.
+    """One hint with values, such as probabilities, and without a plan, or an empty list.
+
+    The values are those of the given hint. If it has only a plan, they are derived from that plan. The list is empty if there
+    is neither, or if the kind has no values to derive.
 
     Parameters
     ----------
@@ -230,7 +243,7 @@ def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> l
     hint
         The hint as given, checked.
     plan
-        The verified plan that :func:`hinted_plan` found in it.
+        The verified plan that :func:`hinted_plan` found in it; None if there is none.
     """
     if isinstance(hint, Hint) and hint.values:
         return [msgspec.structs.replace(hint, plan=None)]
@@ -246,7 +259,8 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
     Raises
     ------
     InputError
-        The file has neither a hint nor a plan, it is for another problem, or its plan is not valid for the earlier version.
+        The file cannot be read or has neither a hint nor a plan, it is for another problem than ``earlier``, or its plan is not
+        valid for ``earlier``.
     UsageError
         The two problems are of different kinds, or the kind cannot match the steps of two versions.
     """
@@ -266,12 +280,14 @@ def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
 
 
 def read_hint(path: Path, problem: Any) -> Any:
-    """Reads a hint or a plan from a file.
+    """Reads a hint or a plan from a file. The plan is not verified.
 
     Raises
     ------
     InputError
-        The file has neither a hint nor a plan, or it is for another problem. The message names the file.
+        The file cannot be read or has neither a hint nor a plan, or it is for another problem. The message names the file.
+    UsageError
+        The hint has values, but the kind accepts only plans as hints; or ``problem`` is no problem.
     """
     data = files.read_bytes(path)
     if files.peek_format(data) == hints.FORMAT:

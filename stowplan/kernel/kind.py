@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +31,17 @@ Q = TypeVar("Q", bound=PlanDocument)
 
 Function = Callable[[Any, Context], None]
 """The function of a candidate: ``(problem, context) -> None``. It reports through the context."""
+
+
+class Highlight(NamedTuple):
+    """A fact that summaries print on a line of its own."""
+
+    fact: str
+    """Name of the fact."""
+    label: str = ""
+    """The first word of the line; if empty, the name of the fact."""
+    write: Callable[[Any], str] = str
+    """Writes the value of the fact as text."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +68,9 @@ class Baseline(Generic[P, Q]):
     maker: Callable[[P], Candidate] | None = None
     """Makes the candidate that finds the plan, of the family ``baseline``. It runs only if the baseline is named and has no
     plan yet."""
+    why_missing: Callable[[P], str] = lambda problem: ""
+    """Says why a problem has no such plan, as a clause for the error if the caller names this baseline; empty if the reason is
+    not known."""
     is_known: bool = False
     """Whether the name is reserved even if a problem has no such plan. The names of the first baseline, and of each with a
     maker, are always reserved."""
@@ -82,16 +96,18 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     baselines: tuple[Baseline[P, Q], ...]
     """The baselines that results are compared with. Speedups are computed over the first."""
     facts: Callable[[P, Q | None, Verification[Any] | None], dict[str, Any]]
-    """``(problem, plan, verification) -> details`` for the result. Without a plan, the last two arguments are None."""
+    """``(problem, plan, verification) -> details`` for :attr:`stowplan.result.Result.details`. Without a plan, the last two
+    arguments are None."""
     identity: Callable[[P], dict[str, str]]
-    """The program, target, cost model and digest of a problem."""
+    """The entries ``program``, ``target``, ``cost_model`` and ``digest`` of a problem, as :func:`identify` makes them."""
     labels: Callable[[P, Q], dict[str, Any]] = lambda problem, plan: {
         field: getattr(problem, field) for field in ("name", "target") if hasattr(plan, field)
     }
     """``(problem, plan) -> fields`` of plans that repeat facts of the problem, for programs that read or apply the plan without
     its problem."""
     asks_for_any: Callable[[P], bool] = lambda problem: False
-    """Whether any valid plan solves the problem, so that better ones are not looked for."""
+    """Whether any valid plan solves the problem, such as any packing within a capacity, so that better ones are not looked
+    for."""
     assumptions: tuple[str, ...] = ()
     """Rules that the caller could change, as paths of fields of the problem (``banks.capacity``). If the field has a value that
     forbids nothing, ``=`` and that value follow (``stalls=allowed``)."""
@@ -110,11 +126,12 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     """Yields better and better bounds of a problem. Each takes some hundredths of a second, and all together take some
     tenths."""
     counts: tuple[str, ...] = ()
-    """Names of the facts that describe the size of a problem."""
-    highlights: tuple[str, ...] = ()
-    """Names of the facts that summaries print."""
+    """Keys of the details (:attr:`facts`) that describe the size of a problem."""
+    highlights: tuple[Highlight, ...] = ()
+    """The facts that summaries print."""
     decisions: tuple[Decision, ...] = ()
-    """The decisions that a plan consists of. If empty, plans are compared field by field."""
+    """The sorts of decision that a plan consists of, such as the offsets of buffers. If empty, plans are compared field by
+    field."""
     offset_table: Callable[[P, Q], OffsetTable] | None = None
     """The offset table of a valid plan, for ``--emit`` (:mod:`stowplan.backends.emit`)."""
     extras: Callable[[], Extras[P, Q]] = lambda: Extras()
@@ -142,7 +159,7 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
         return {baseline.name: baseline.maker(problem) for baseline in self.baselines if baseline.maker is not None}
 
     def awaited(self, problem: P) -> set[str]:
-        """Names of the baselines for which a run waits even if nothing is left to gain."""
+        """Names of the baselines for which a run waits even if nothing is left to gain (:attr:`Baseline.is_awaited`)."""
         return {baseline.name for baseline in self.baselines if baseline.is_awaited(problem)}
 
     def finish(self, problem: P, plan: Q, objective: int) -> Q:
@@ -156,7 +173,8 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
 
 
 def identify(problem: Any, cost_model: str | None = None, target: str | None = None) -> dict[str, str]:
-    """The identity of a problem. The target and the cost model can be given as text for problems that do not name them."""
+    """The identity of a problem, for :attr:`Kind.identity`. The target and the cost model must be given as text for problems
+    without the fields ``target`` and ``cost_model``."""
     return {
         "program": problem.name,
         "target": problem.target if target is None else target,
@@ -183,17 +201,18 @@ def describe_plan(plan: Any) -> str:
 
 
 def kind(name: str) -> Kind[Any, Any]:
-    """The kind of this name; raises UsageError if there is none."""
+    """The kind of this name; raises UsageError if there is none, or if the registered object is no :class:`Kind`."""
     return _checked_kind(kinds.by_name(name))
 
 
 def kind_of(problem: object) -> Kind[Any, Any]:
-    """The kind of a problem object; raises UsageError for other objects. Only that kind is imported."""
+    """The kind of a problem object; raises UsageError for other objects, or if the registered object is no :class:`Kind`. Only
+    that kind is imported."""
     return _checked_kind(kinds.of_problem(problem))
 
 
 def registered() -> list[Kind[Any, Any]]:
-    """All kinds. This imports every one of them."""
+    """All kinds. This imports every one of them; raises UsageError if a registered object is no :class:`Kind`."""
     return list(map(_checked_kind, kinds.registered()))
 
 

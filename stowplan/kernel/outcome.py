@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from stowplan.compiled.library import trouble
 from stowplan.kernel.call import Call
 from stowplan.kernel.given import missing_baseline_warning
 from stowplan.kernel.kind import Candidate
@@ -17,12 +16,19 @@ from stowplan.version import versions
 
 
 def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
-    """The result of a call whose run is over."""
+    """The result of a call whose run is over. It also adds the warnings that can be given only then to the run's state."""
     state, kind, problem = run.state, call.kind, call.problem
     _warn(run, call)
     baseline = state.baseline or kind.baseline
     names = (baseline.name for baseline in kind.baselines)
     compared_with = dict.fromkeys((*call.starts, *names, *([] if call.baseline is None else [call.baseline])))
+    # ``sources`` has the best objective of every source of plans.
+    details = (
+        (state.infeasibility_details if state.infeasible else {})
+        | kind.facts(problem, state.plan, None if state.best is None else state.best.check)
+        | ({} if state.infeasible else kind.proven(problem, state.objective, state.bound))
+        | {"sources": dict(state.sources)}
+    )
     return Result(
         kind=kind.name,
         plan=state.plan,
@@ -39,12 +45,12 @@ def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
         provenance=_provenance(run, call),
         seconds=round(state.deadline.elapsed, 3),
         unit=kind.unit_for(problem),
-        highlights=kind.highlights,
-        # ``sources`` has the best objective of every source of plans.
-        details=(state.infeasibility_details if state.infeasible else {})
-        | kind.facts(problem, state.plan, None if state.best is None else state.best.check)
-        | ({} if state.infeasible else kind.proven(problem, state.objective, state.bound))
-        | {"sources": dict(state.sources)},
+        details=details,
+        highlights={
+            each.label or each.fact: each.write(details[each.fact])
+            for each in kind.highlights
+            if details.get(each.fact) is not None
+        },
         # Notes of the front end about parts of the input that it does not model.
         warnings=(*bounded(getattr(problem, "notes", ())), *dict.fromkeys(state.warnings)),
         cut_short=run.is_truncated or state.cut_short,
@@ -100,8 +106,6 @@ def _provenance(run: Run, call: Call) -> Provenance:
 def _warn(run: Run, call: Call) -> None:
     """Adds warnings that can be given only once the run is over."""
     state = run.state
-    if without_code := trouble(f"stowplan.portfolio.{call.kind.name}"):
-        state.warnings.append(f"heuristics ran interpreted, many times slower: {without_code}")
     name = state.baseline
     if name is not None and name not in state.sources and not state.infeasible and not call.warnings:
         state.warnings.append(missing_baseline_warning(name, run.reports))

@@ -136,7 +136,8 @@ class PlanCache:
         compute: Callable[[], Result],
         on_progress: Callable[[Progress], None] | None = None,
     ) -> Result:
-        """Returns the stored result of a call, or computes and stores a new one.
+        """Returns the stored result of a call, or computes and stores a new one. It raises only the errors of ``compute`` and
+        ``on_progress``.
 
         Parameters
         ----------
@@ -188,7 +189,8 @@ class PlanCache:
         return result
 
     def put(self, key: str, result: Result, time_limit: float) -> None:
-        """Stores a result if it is reproducible and not too large. Its time limit is stored if the result depends on it."""
+        """Stores a result if it is reproducible and not larger than the whole cache may be. Its time limit is stored if the
+        result depends on it."""
         if not result.is_reproducible:
             return
         data = msgspec.msgpack.encode(msgspec.structs.replace(result, plan=None))
@@ -233,7 +235,8 @@ class PlanCache:
         key
             Key of the result.
         deadline
-            Deadline of this call. It does not wait for a process that needs longer.
+            Deadline of this call. If the other process needs longer, this call does not wait for it and computes the result
+            itself.
 
         Yields
         ------

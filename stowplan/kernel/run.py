@@ -19,7 +19,7 @@ from stowplan.deadline import Deadline
 from stowplan.kernel import criteria
 from stowplan.kernel.context import Options
 from stowplan.kernel.kind import Candidate
-from stowplan.kernel.state import RunState, Start
+from stowplan.kernel.state import PlansSnapshot, RunState, Start
 from stowplan.kernel.workers.clock import Clock
 from stowplan.kernel.workers.pool import WorkerPool
 from stowplan.log import LOGGER
@@ -133,13 +133,11 @@ class Run:
     def _run(self, starts: Mapping[str, Start]) -> StopReason:
         """Runs all stages."""
         state, is_deterministic = self.state, self._options.deterministic
-        # Candidates in threads start before the initial plan is verified, because some find a better plan in less time than
-        # that takes. Plans that the caller gave are verified first.
-        running_or_waiting = self._pool.running_or_waiting
-        if not is_deterministic and running_or_waiting and running_or_waiting[0].in_thread and len(starts) <= 1:
+        candidates = self._pool.running_or_waiting
+        if self._starts_before_verification(candidates, starts):
             self._pool.start_waiting()
         self._offer_starts(starts)
-        if not running_or_waiting:
+        if not candidates:
             return state.settled_reason() or "candidates_done"
         # All first bounds are proven now. Otherwise the moment at which they arrive would depend on the load of the machine.
         while is_deterministic and self._offer_first_bound():
@@ -153,13 +151,33 @@ class Run:
             self._close_pool(reason)
             self._pool = WorkerPool(state, self._clock, *self._stages.pop(0))
         if reason != "cancelled" and self.is_truncated:
-            self.reproducing_options = completed_options
-            # If no stage was completed with a plan, the plan of an incomplete stage is kept: it may not be found again, but is
-            # better than none.
-            if snapshot[0] is not None:
-                state.restore_plans(snapshot)
-            return state.settled_reason() or "time_limit"
+            return self._return_to_completed_stage(completed_options, snapshot)
         return reason
+
+    def _starts_before_verification(self, candidates: Sequence[Candidate], starts: Mapping[str, Start]) -> bool:
+        """Whether the candidates start before the plans to start from are verified.
+
+        Candidates in threads do so, because some find a better plan in less time than the verification of the kind's initial
+        plan takes. Plans that the caller gave are verified first.
+        """
+        return not self._options.deterministic and bool(candidates) and candidates[0].in_thread and len(starts) <= 1
+
+    def _return_to_completed_stage(self, completed_options: dict[str, Any], snapshot: PlansSnapshot) -> StopReason:
+        """Ends a truncated run with the plans of its last complete stage, and returns why the run ended.
+
+        Parameters
+        ----------
+        completed_options
+            Options that reproduce the plans of that stage; empty if no stage was completed.
+        snapshot
+            The plans at the end of that stage.
+        """
+        self.reproducing_options = completed_options
+        # If no stage was completed with a plan, the plan of an incomplete stage is kept: it may not be found again, but is
+        # better than none.
+        if snapshot[0] is not None:
+            self.state.restore_plans(snapshot)
+        return self.state.settled_reason() or "time_limit"
 
     def _stage(self) -> StopReason:
         """Runs the candidates of one stage until a criterion holds, and returns the reason."""

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from stowplan.compiled.library import missing_code
 from stowplan.deadline import Deadline
 from stowplan.document import PlanDocument, ProblemDocument
 from stowplan.kernel.assumptions import assumptions
@@ -26,7 +27,8 @@ from stowplan.stop import Criterion
 
 PlanT = TypeVar("PlanT", bound=PlanDocument)
 
-#: A deterministic run is ended at this multiple of its time limit even if its work is not complete.
+#: A deterministic run is ended at this multiple of its time limit even if its work is not complete. An idle machine does the
+#: work within the limit, and a busy one may take longer.
 CEILING = 2.0
 
 
@@ -128,10 +130,14 @@ def solve(
     Raises
     ------
     UsageError
-        Unknown candidate names, a problem of no known kind, or an argument of a wrong type or out of range.
+        The problem is of no known kind; a candidate's or a baseline's name is unknown; a candidate that is named cannot run
+        here; an argument has a wrong type or is out of range; ``stop`` is combined with ``deterministic``; a plan is of another
+        kind or has a reserved name; or an earlier plan cannot be matched to this problem.
     InputError
-        A given plan that is not valid for the problem, a hint for another problem, or an earlier plan that is not valid for the
-        problem that it belongs to.
+        A given plan is not valid for the problem, a hint is damaged or for another problem, or an earlier plan is not valid for
+        the problem that it belongs to.
+    Exception
+        Any error that ``on_progress`` or ``stop`` raises. It ends the run.
     """
     began = time.monotonic()
     options = Options(
@@ -172,11 +178,15 @@ def _run_seconds(options: Options) -> float:
 def run_call(
     call: Call, deadline: Deadline, on_progress: Callable[[Progress], None] | None = None, stop: Criterion | None = None
 ) -> Result:
-    """Runs the candidates of a call and makes the result.
+    """Runs the candidates of a call until its deadline and makes the result.
 
-    If the caller gave an earlier plan to keep close to, it also looks for a plan that differs less from that one.
+    If the caller gave an earlier plan to keep close to, it also looks for a plan that differs less from that one. Errors that
+    ``on_progress`` or ``stop`` raises are passed on.
     """
     stability_pass, options = call.stability_pass, call.options
+    on_plan = None if stability_pass is None else stability_pass.remember
+    # Asked before the run, which may compile what is missing.
+    without_code = missing_code(f"stowplan.portfolio.{call.kind.name}")
     state = RunState(
         call.kind,
         call.problem,
@@ -184,16 +194,13 @@ def run_call(
         deadline,
         on_progress,
         baseline=call.baseline,
-        on_plan=None if stability_pass is None else stability_pass.remember,
+        on_plan=on_plan,
         hints=[*call.hints],
-        warnings=[*call.warnings],
+        warnings=[*call.warnings, *filter(None, [without_code])],
     )
-    run = Run(
-        state,
-        call.candidates,
-        *((options, deadline) if stability_pass is None else stability_pass.limits(options, deadline)),
-        stop,
-    )
+    # The stability pass follows the run, which leaves it a part of the time.
+    run_options, run_deadline = (options, deadline) if stability_pass is None else stability_pass.limits(options, deadline)
+    run = Run(state, call.candidates, run_options, run_deadline, stop)
     stop_reason = run.run(call.starts)
     if stability_pass is not None and stability_pass.finish(state):
         stop_reason = "cancelled"

@@ -1,7 +1,8 @@
 """The state of a run: the best verified plan, the best bound, and the history of both.
 
 Claims of candidates are checked where that is possible: every plan is verified, and a bound that exceeds the objective of a
-verified plan is discarded.
+verified plan is discarded. The *source* of a plan or a bound is the name under which the result lists it, usually that of the
+candidate. *Evidence* is what a candidate reports for a bound, so that a certificate can be made of it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ from stowplan.log import LOGGER, cut
 from stowplan.models.hint import Hint
 from stowplan.result import HistoryEntry, Progress, StopReason, is_within
 from stowplan.verification import Verification
+
+#: Of each source, this many reports of evidence are kept, so that there is another one if no proof follows from the best.
+EVIDENCE_PER_SOURCE = 2
 
 
 class Start(NamedTuple):
@@ -49,6 +53,25 @@ class Best:
     """When the plan was found, in seconds since the call."""
 
 
+class Evidence(NamedTuple):
+    """Evidence for a bound, as a candidate reported it."""
+
+    data: bytes
+    """The evidence, for the certificate maker of the kind."""
+    bound: int | None
+    """The largest bound that the candidate had reported before; None if it had reported none."""
+
+    def rank(self, objective: int | None) -> tuple[bool, int]:
+        """A key that is larger for better evidence; ``objective`` is that of the best plan, which no bound may exceed."""
+        if self.bound is None or (objective is not None and self.bound > objective):
+            return False, 0
+        return True, self.bound
+
+
+PlansSnapshot = tuple[Best | None, dict[str, int], int]
+"""The best plan, the objective of each source, and the length of the history, at some moment of a run."""
+
+
 @dataclass
 class RunState:
     """The state of a run and the rules by which it changes. ``options`` and ``deadline`` are those of the call."""
@@ -71,8 +94,6 @@ class RunState:
     """Checked hints for the problem: the caller's, then those of candidates."""
     guides: dict[str, None] = field(default_factory=dict)
     """Learned guides whose values candidates have used, in the order in which they were reported."""
-    evidence: deque[bytes] = field(default_factory=lambda: deque(maxlen=2))
-    """The latest evidence for bounds that candidates reported."""
     infeasible: bool = False
     """Whether it is proven that no plan exists."""
     infeasibility_details: dict[str, Any] = field(default_factory=dict)
@@ -93,6 +114,8 @@ class RunState:
     """Whether a deterministic run had too little time for a step on which its plan depends."""
     numbers: Iterator[int] = field(default_factory=itertools.count)
     """Numbers for workers, in the order in which they start."""
+    _evidence: dict[str, list[Evidence]] = field(default_factory=dict)
+    """Evidence for the largest bounds of each source, at most EVIDENCE_PER_SOURCE reports."""
     _verify_times: deque[float] = field(default_factory=lambda: deque(maxlen=5))
     """Seconds that it took to verify each of the latest plans."""
     _refuted: set[str] = field(default_factory=set)
@@ -127,7 +150,7 @@ class RunState:
         return Progress(round(self.deadline.elapsed, 3), self.objective, self.bound, source, improved)
 
     def settled_reason(self) -> StopReason | None:
-        """Why nothing more can be gained; None if something can."""
+        """Why nothing more can be gained: ``infeasible``, ``optimal``, ``fits`` or ``gap_reached``; None if something can."""
         if self.infeasible:
             return "infeasible"
         if self.best is None:
@@ -208,12 +231,11 @@ class RunState:
             return source == self.baseline
         return self.options.deterministic and order < best.order
 
-    def snapshot_plans(self) -> tuple[Best | None, dict[str, int], int]:
-        """A snapshot of the plans for :meth:`restore_plans`: the best plan, the objective of each source, and the length
-        of the history."""
+    def snapshot_plans(self) -> PlansSnapshot:
+        """A snapshot of the plans for :meth:`restore_plans`."""
         return self.best, dict(self.sources), len(self.history)
 
-    def restore_plans(self, snapshot: tuple[Best | None, dict[str, int], int]) -> None:
+    def restore_plans(self, snapshot: PlansSnapshot) -> None:
         """Restores the plans of a snapshot; bounds that were proven since are kept."""
         self.best, self.sources, entries = snapshot
         del self.history[entries:]
@@ -236,6 +258,33 @@ class RunState:
             self.bound = bound
             self._record(source)
             LOGGER.info("bound %s by %s after %.3f s", self.words(bound), source, self.deadline.elapsed)
+
+    def offer_evidence(self, data: bytes, source: str, bound: int | None) -> None:
+        """Keeps evidence for a bound, unless there is enough of the same source for larger bounds.
+
+        Parameters
+        ----------
+        data
+            The evidence, for the certificate maker of the kind.
+        source
+            Name of the candidate that reported it.
+        bound
+            The largest bound that the candidate had reported before; None if it had reported none.
+        """
+        reports = self._evidence.setdefault(source, [])
+        reports.append(Evidence(data, bound))
+        # Of the reports with equal bounds, the latest is kept, because sorting is stable.
+        reports.sort(key=lambda report: report.rank(None))
+        del reports[:-EVIDENCE_PER_SOURCE]
+
+    @property
+    def evidence(self) -> list[bytes]:
+        """The evidence of all candidates, that for the largest bound last. Evidence for bounds that a plan refutes comes first.
+
+        Where bounds are equal, the order is that of the names of sources, which does not depend on the load of the machine.
+        """
+        reports = [report for _, reports in sorted(self._evidence.items()) for report in reports]
+        return [report.data for report in sorted(reports, key=lambda report: report.rank(self.objective))]
 
     def offer_infeasibility(self, source: str, infeasibility_details: dict[str, Any] | None = None) -> bool:
         """Records a proof that no plan exists, unless there is a plan. Returns whether the problem is considered infeasible.

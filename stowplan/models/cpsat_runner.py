@@ -1,7 +1,8 @@
 """Runs CP-SAT, the constraint solver of OR-Tools, for the models of all kinds of problems.
 
-Exact candidates of a ``solve`` call build a model and hand it to :func:`find_plan` or :func:`run`. This module sets limits and
-seed, stops the solver early, passes on its log, gives it hints, and rounds its bounds.
+The exact candidates of a ``solve`` call, that is, its methods that can prove optimality, build a model and hand it to
+:func:`find_plan` or :func:`run`. This module sets limits and seed, stops the solver early, passes on its log, gives it hints
+(solutions to start from), and rounds its bounds.
 
 *Rounding of bounds.* Objectives are whole numbers, and so is the bound that CP-SAT computes internally. CP-SAT reports the
 bound as a double, however, sometimes after a division and a multiplication by the common divisor of the coefficients.
@@ -30,10 +31,10 @@ POLL_SECONDS = 0.05
 #: Largest error of a reported bound due to scaling, in units in the last place.
 ROUNDING = 4
 
-#: Bounds beyond this magnitude mean that there is no bound, or that the model has no solutions.
+#: Bounds of this magnitude or more, in units of the objective, mean that there is no bound, or that the model has no solutions.
 MOST_BOUND = float(1 << 60)
 
-#: Value of a variable, or of a sum of variables, in a solution.
+#: A function that returns the value of a variable, or of a sum of variables, in a solution.
 Value = Callable[[Any], int]
 
 _STATUS: dict[Any, Status] = {
@@ -64,7 +65,7 @@ class Run:
     status: Status
     """``optimal`` and ``infeasible`` are proven. The status of a model that CP-SAT rejects is ``unknown``."""
     value: Value
-    """Returns the value of a variable in the best solution. Call it only if there is one."""
+    """Returns the value of a variable in the best solution. Without a solution (:attr:`is_found`), its results mean nothing."""
     bound: int | None
     """Proven lower bound on the objective, which is minimized. It is None if the model has no objective, if no solution was
     found, or if nothing is proven."""
@@ -99,17 +100,18 @@ def run(
     model
         The model, with a hint if there is one (:func:`add_hint`).
     time_limit
-        Limit in seconds. CP-SAT does not check its own clock everywhere, so a watcher thread also checks the time every 50 ms.
+        Limit in seconds; less than 0.01 counts as 0.01. CP-SAT does not check its own clock everywhere, so a watcher thread
+        also checks the time every 50 ms.
     workers
         Number of threads. Runs with one worker and a ``deterministic_limit`` are repeatable unless ``time_limit`` ends them.
     seed
-        Any integer.
+        Random seed, any integer; it is reduced modulo 2**31.
     deterministic_limit
-        Limit in CP-SAT's deterministic seconds.
+        Limit in CP-SAT's deterministic seconds (:attr:`Run.deterministic`); None for no such limit.
     parameters
-        Further parameters of CP-SAT by name.
+        Further parameters of CP-SAT by name. They replace those that this function sets.
     on_solution
-        Called with the values of every better solution, from the solver's threads.
+        Called for every better solution with a function that returns its values, from the solver's threads.
     on_bound
         Called with bounds as they are proven, from the solver's threads.
     should_stop
@@ -121,6 +123,11 @@ def run(
     -------
     Run
         If time runs out, its status is ``unknown`` or ``feasible``, never ``infeasible``.
+
+    Raises
+    ------
+    AttributeError
+        CP-SAT has no parameter of a name in ``parameters``.
     """
     solver = cp_model.CpSolver()
     values: dict[str, Any] = {
@@ -195,7 +202,8 @@ class Budget:
         return must_stop or self.remaining_share <= 0.0 or time.monotonic() >= self._end
 
     def part(self, share: float) -> float:
-        """The time limit in seconds for a share, at most the time that is left; all of it with a deterministic limit."""
+        """The time limit in seconds for a share, at most the time that is left. With a deterministic limit, it is all the time
+        that is left."""
         left = max(0.0, self._end - time.monotonic())
         return left if self._work_limit is not None else min(left, share * self._seconds)
 
@@ -231,10 +239,10 @@ class PlanModel(Protocol[P]):
         """The CP-SAT model."""
 
     def add_hint(self, plan: P, /) -> None:
-        """Let the solver start from a plan."""
+        """Let the solver start from a valid plan."""
 
     def extract(self, value: Value, /) -> P:
-        """The plan of a solution; some kinds return None if the solution does not give a plan.
+        """The plan of a solution; the models of some kinds return None if the solution does not give a plan.
 
         Parameters
         ----------
@@ -285,20 +293,28 @@ def find_plan(
     built
         The model, without a hint.
     objective
-        Converts a value of the model's objective into the kind's unit.
+        A function that converts a value of the model's objective into the kind's unit, such as bytes.
     least
-        A lower bound that is proven already, in the kind's unit.
+        A lower bound that is proven already, in the kind's unit; None if there is none.
     parameters, limits
         Passed on to :func:`run`.
     hint
-        A valid plan to start from.
+        A valid plan to start from, for ``built.add_hint``; None if there is none.
     on_plan, on_bound
         Called with every better plan and every better bound, in the kind's unit, from the solver's threads.
 
     Returns
     -------
     Outcome
-        The best plan and bound. Running out of time is never reported as ``infeasible``.
+        The best plan and bound. Running out of time is never reported as ``infeasible``. An infeasible problem has neither plan
+        nor bound nor reason.
+
+    Raises
+    ------
+    AttributeError
+        CP-SAT has no parameter of a name in ``parameters``.
+    ValueError
+        The hint is not valid, so that ``built.add_hint`` has no value for some variable (:func:`add_hint`).
     """
     if hint is not None:
         built.add_hint(hint)

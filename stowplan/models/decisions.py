@@ -1,8 +1,8 @@
 """Compares two plans of the same problem, decision by decision, in a form that is the same for every kind of problem.
 
 A kind declares which sorts of decisions its plans make, such as the offset of each buffer. The declarations are a constant
-``DECISIONS``, usually in the kind's module ``plan``; ``Kind.decisions`` names it. If a kind has no such constant,
-:func:`field_by_field` compares all fields of its plans.
+``DECISIONS``, usually in the kind's module ``plan``; the field ``decisions`` of :class:`stowplan.kernel.kind.Kind` names it.
+If a kind has no such constant, :func:`field_by_field` compares all fields of its plans.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Part(msgspec.Struct, frozen=True):
     """The comparison of all decisions of one sort."""
 
     what: str
-    """The sort of decision in the singular: ``buffer``, ``fast use``."""
+    """The sort of decision in the singular, for people: ``buffer``, ``operator``."""
     total: int
     """Number of decisions that at least one of the plans makes."""
     changes: tuple[Change, ...]
@@ -56,17 +56,17 @@ class Decision(NamedTuple):
     """A sort of decision that plans of a kind make. Exactly one of ``values`` and ``paired`` is not None."""
 
     what: str
-    """The sort of decision in the singular, for people: ``buffer``, ``fast use``."""
+    """The sort of decision in the singular, for people: ``buffer``, ``operator``."""
     label: Callable[[Any, Any], str]
     """``label(problem, key)`` returns the name of a decision, for people."""
     values: Callable[[Any, Any], Mapping[Any, Values]] | None = None
     """``values(problem, plan)`` returns the values of all decisions of a plan, by keys that mean the same in every plan."""
     paired: Callable[[Any, Any, Any], tuple[Mapping[Any, Values], Mapping[Any, Values]]] | None = None
-    """``paired(problem, first, second)`` returns the values of all decisions of each of two plans. It is for decisions whose
-    correspondence can only be found by looking at both plans."""
+    """``paired(problem, first, second)`` returns the values of all decisions of each of two plans, by keys that mean the same
+    in both. A kind uses it if only a look at both plans shows which decisions correspond."""
 
     def compare(self, problem: Any, first: Any, second: Any) -> Part:
-        """The changes from the first plan to the second. Both must be valid for the problem."""
+        """The changes from the first plan to the second. Both must be valid for the problem; this is not checked."""
         if self.paired is not None:
             before, after = self.paired(problem, first, second)
         else:
@@ -105,7 +105,10 @@ def _only(values: Values, names: Iterable[str]) -> Values:
 
 
 def field_by_field(first: Any, second: Any) -> tuple[Part, ...]:
-    """Compare two plans field by field; fields that are sequences are compared element by element."""
+    """Compare two plans of the same class field by field; fields that are sequences are compared element by element.
+
+    The fields in :data:`COMMON` are left out. There is one :class:`Part` for each other field.
+    """
     names = [name for name in first.__struct_fields__ if name not in COMMON]
     return tuple(
         compare_parts(name, _places(name, getattr(first, name)), _places(name, getattr(second, name)), str) for name in names

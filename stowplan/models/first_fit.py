@@ -21,7 +21,7 @@ class FirstFit:
         self._ranges: list[tuple[int, int, int, int]] = []
 
     def take(self, start: int, end: int, size: int, alignment: int = 1) -> int | None:
-        """Allocate ``size`` bytes during the half-open time ``[start, end)``.
+        """Allocate ``size`` bytes during the half-open time ``[start, end)``, at a multiple of ``alignment`` bytes.
 
         Returns
         -------
@@ -35,7 +35,10 @@ class FirstFit:
         return offset
 
     def take_all(self, times: Sequence[tuple[int, int]], size: int, alignment: int = 1) -> int | None:
-        """Allocate ``size`` bytes at one offset during several half-open times; see :meth:`take`."""
+        """Allocate ``size`` bytes at one offset during several half-open times ``(start, end)``; see :meth:`take`.
+
+        Without any times, the result is 0 if ``size`` bytes fit into the memory, and nothing is allocated.
+        """
         offset, previous = 0, -1
         while previous < offset:
             previous = offset

@@ -1,8 +1,8 @@
 """Hints: guesses of a problem's best plan, in one file format for all kinds of problems.
 
-A hint has a whole plan, or a value for each decision of a certain sort, such as whether a tensor is in fast memory. A value in
-[0, 1] says how likely the decision is. Hints guide searches and exact models of a ``solve`` call. They prove nothing and forbid
-nothing, and every plan is verified regardless of hints.
+A hint has a whole plan, or a value for each decision of a certain sort, such as whether a tensor is in fast memory, or both. A
+value is a number in [0, 1] that says how likely the decision is. Hints guide the searches and exact models of a ``solve`` call.
+They prove nothing and forbid nothing, and every plan is verified regardless of hints.
 
 *Transfer between versions.* A hint for an earlier version of a program is useful for the current version, since most steps are
 the same. Steps are matched by what they do, their *signature*, and by the signatures of the steps around them, as in the
@@ -30,7 +30,7 @@ from stowplan.errors import InputError, UsageError, brief
 FORMAT = "stowplan.hint"
 VERSION = 1
 
-#: Searches that follow a hint ignore decisions whose confidence is lower than this.
+#: Searches that follow a hint ignore decisions whose confidence (:attr:`Hint.confidence`) is lower than this.
 TRUST = 0.5
 
 #: Largest number of characters of a name in a message.
@@ -82,8 +82,11 @@ class HintValues(Generic[P, Q]):
 def of_values(
     problem: Any, values: Mapping[str, Sequence[float]], *, confidence: Sequence[float], plan: Any, source: str
 ) -> Hint:
-    """Build a hint for a problem of any kind without checking it (:func:`check_hint` does). ``plan`` is a plan of the kind or
-    None; ``source`` names the origin of the hint."""
+    """Build a hint for a problem of any kind without checking it (:func:`check_hint` does).
+
+    ``plan`` is a plan of the kind or None; an empty ``confidence`` means full confidence; ``source`` names the origin of the
+    hint, for people. Raises UsageError if ``problem`` is not a problem.
+    """
     return Hint(
         kind=kinds.of_problem(problem).name,
         problem=problem.digest,
@@ -102,7 +105,7 @@ def check_hint(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> 
     problem
         A problem of any kind.
     hint
-        Anything that was read as a hint.
+        A hint, which may have any content.
     known
         The lists of values that hints for this kind may have; None if its hints can only have a plan.
 
@@ -111,7 +114,7 @@ def check_hint(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> 
     InputError
         The hint is for another kind or problem, is empty, or has values with a wrong name, number or range.
     UsageError
-        The hint has values, but the kind supports only plans as hints.
+        The hint has values, but the kind supports only plans as hints; or ``problem`` is not a problem.
     """
     kind = kinds.of_problem(problem)
     if hint.kind != kind.name:
@@ -131,7 +134,15 @@ def check_hint(problem: Any, hint: Hint, known: HintValues[Any, Any] | None) -> 
 
 
 def plan_of(hint: Hint) -> Any:
-    """Decode the plan of a hint; None if the hint has no plan. Raises InputError if it is no plan of the hint's kind."""
+    """Decode the plan of a hint; None if the hint has no plan.
+
+    Raises
+    ------
+    InputError
+        The plan does not have the format of plans of the hint's kind.
+    UsageError
+        There is no kind of the name that the hint states.
+    """
     if hint.plan is None:
         return None
     return kinds.by_name(hint.kind).plan.decode(msgspec.json.encode(hint.plan))
@@ -162,7 +173,7 @@ def _check_list(place: str, values: tuple[float, ...], count: int) -> None:
 
 
 def longest_ascending(values: Sequence[int]) -> list[int]:
-    """The indices of a longest strictly ascending subsequence."""
+    """The indices of a longest strictly ascending subsequence, ascending; empty if there are no values."""
     last_values: list[int] = []
     last_indices: list[int] = []
     predecessors: list[int | None] = []
@@ -184,7 +195,8 @@ def longest_ascending(values: Sequence[int]) -> list[int]:
 #: producers of its operands and to the readers of its results.
 AROUND = 4
 
-#: Largest number of pairs of steps that are compared in order to align the steps between two matched ones.
+#: Largest number of pairs of steps that are compared in order to align the steps between two matched ones. The table of their
+#: similarities then has at most 32 MB.
 MOST_PAIRS = 4_000_000
 
 
@@ -273,14 +285,15 @@ def in_order(later: dict[int, int]) -> tuple[list[int], list[int]]:
 
 
 def carried(given: Hint, name: str, numbers: Sequence[int | None], otherwise: float) -> list[float]:
-    """The values that a hint has under a name, at these indices. The value is ``otherwise`` where an index is None, and
-    everywhere if the hint omits the name."""
+    """The values that a hint has for the sort of decision ``name``, at the indices ``numbers``. The value is ``otherwise``
+    where an index is None, and everywhere if the hint has no values of this sort."""
     values = given.values.get(name)
     return [otherwise if values is None or number is None else values[number] for number in numbers]
 
 
 def trust(given: Hint, numbers: Sequence[int | None]) -> list[float]:
-    """The confidences of a hint at these indices: 0 where an index is None, and otherwise 1 if the hint has no confidences."""
+    """The confidences of a hint at the indices ``numbers``. Where an index is None, the confidence is 0. Everywhere else it is
+    1 if the hint has no confidences."""
     return [0.0 if number is None else given.confidence[number] if given.confidence else 1.0 for number in numbers]
 
 
@@ -289,7 +302,8 @@ def _rounds(
 ) -> list[list[int]]:
     """The colours of the steps after each round of refinement, last round first, ``[AROUND + 1][steps]``.
 
-    ``known`` has the colour of each surrounding so far. Both versions share it, so that equal surroundings have equal colours.
+    A colour is a number for a step's description and its surroundings. ``known`` has the colour of each surrounding so far.
+    Both versions share it, so that equal surroundings have equal colours.
     """
     rounds = [[known.setdefault(one, len(known)) for one in descriptions]]
     for _ in range(AROUND):

@@ -16,7 +16,7 @@ import msgspec
 from stowplan import files
 from stowplan.document import Document, PlanDocument, ProblemDocument
 
-#: Arena number of tensors that are in no arena, such as results that the model file stores.
+#: Arena number of tensors that are in no arena, for example a result of the model that is a constant from the model file.
 NOWHERE = -1
 
 
@@ -107,7 +107,7 @@ def make_table(
         The rows, in an order that depends on the problem and the plan alone. The bytes and alignments of arenas are computed
         from them.
     results
-        Names of the rows that the model returns, in its order.
+        Names of the rows that the model returns, in its order. Each must be the name of a row.
     """
     all_rows = tuple(rows)
     numbers = {row.name: number for number, row in enumerate(all_rows)}

@@ -24,10 +24,11 @@ class Outcome(Generic[P]):
     plan: P | None
     """The best plan found; None if none was found."""
     bound: int | None
-    """Proven lower bound in the kind's unit: no valid plan has a smaller objective. None if no bound is proven, or if the
-    problem is infeasible."""
+    """Proven lower bound in the kind's unit: no valid plan has a smaller objective. None if no bound is proven. If the problem
+    is infeasible, the bound means nothing, and most models leave it None."""
     reason: str | None = None
-    """One sentence that says why an infeasible problem has no plan; None if the problem is feasible or no reason is found."""
+    """One sentence that says why an infeasible problem has no plan or, with the status ``unknown``, why no model was solved.
+    None if the problem is feasible or no reason is known."""
 
 
 class Best(Generic[P]):
@@ -56,7 +57,7 @@ class Best(Generic[P]):
         self._lock = threading.Lock()
 
     def offer_plan(self, plan: P | None) -> None:
-        """Keep and report the plan if it is the best so far; None is ignored."""
+        """Keep and report the plan if its objective is smaller than those of all plans so far; None is ignored."""
         with self._lock:
             if plan is None or (self.plan is not None and self._objective(plan) >= self._objective(self.plan)):
                 return
@@ -65,7 +66,7 @@ class Best(Generic[P]):
             self._on_plan(plan)
 
     def offer_bound(self, bound: int | None) -> None:
-        """Keep and report the bound if it is the best so far; None is ignored."""
+        """Keep and report the bound if it is larger than all bounds so far; None is ignored."""
         with self._lock:
             if bound is None or (self.bound is not None and bound <= self.bound):
                 return
@@ -79,7 +80,7 @@ class Best(Generic[P]):
         return self.plan is not None and self.bound is not None and self._objective(self.plan) <= self.bound
 
     def outcome(self) -> Outcome[P]:
-        """The best plan and bound as the result of a model."""
+        """The best plan and bound as the result of a model. Without a plan, the status is ``unknown``, never ``infeasible``."""
         if self.plan is None:
             return Outcome("unknown", None, self.bound)
         if self.is_optimal:

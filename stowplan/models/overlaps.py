@@ -12,7 +12,8 @@ from operator import itemgetter
 #: Largest number of overlaps that are listed. If all buffers were at offset 0, the list of all pairs could fill the memory.
 MOST_OVERLAPS = 10_000
 
-#: (start, end, low, high, number): the buffer with this number occupies bytes ``[low, high)`` during ``[start, end)``.
+#: (start, end, low, high, number): the buffer with this number occupies bytes ``[low, high)`` during ``[start, end)``. The time
+#: must not be empty; a box without bytes is ignored.
 Box = tuple[int, int, int, int, int]
 
 
@@ -24,7 +25,7 @@ def overlaps(boxes: Iterable[Box], most: int = MOST_OVERLAPS) -> dict[tuple[int,
     boxes
         The boxes of all buffers in one memory. A buffer may have several boxes, at different moments.
     most
-        Largest number of pairs that are returned.
+        Largest number of pairs that are returned; further ones are left out.
 
     Returns
     -------

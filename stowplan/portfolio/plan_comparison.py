@@ -21,7 +21,7 @@ class PlanComparison(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """Name of the kind of problem, such as ``packing``."""
     unit: str
-    """Name of the unit of the objectives, such as ``bytes``."""
+    """Name of the unit of both objectives, such as ``bytes``."""
     first: int
     """Objective of the first plan in ``unit``, recomputed by the verifier; smaller is better."""
     second: int
@@ -32,10 +32,12 @@ class PlanComparison(msgspec.Struct, frozen=True, kw_only=True):
     """The difference in per cent of the first objective. It is None if the first objective is 0, or if an objective encodes two
     numbers in one integer, so that ratios mean nothing."""
     facts: dict[str, tuple[int | float | None, int | float | None]]
-    """The figures of ``Kind.facts`` that differ between the plans, such as stalls or bytes moved, as pairs (value in the first
-    plan, value in the second plan)."""
+    """The figures of :attr:`Kind.facts <stowplan.kernel.kind.Kind.facts>` that differ between the plans, such as stalls or
+    bytes moved, as pairs (value in the first plan, value in the second plan). A value is None if the plan does not have this
+    figure, or if it is no number."""
     parts: tuple[Part, ...]
-    """The changes, one entry for each sort of decision, such as all offsets. Sorts without a change are included."""
+    """The changed decisions, one :class:`~stowplan.models.decisions.Part` for each sort of decision, such as all offsets. A
+    sort without a change has an entry as well."""
 
     @property
     def is_same(self) -> bool:
@@ -55,7 +57,7 @@ def compare_plans(
     first, second
         Valid plans for it.
     names
-        The names that error messages use for the two plans, such as their file names.
+        The names that error messages use for the first and the second plan, such as their file names.
 
     Returns
     -------
@@ -66,6 +68,8 @@ def compare_plans(
     ------
     InputError
         A plan belongs to another kind or to another problem, or the verifier rejects it.
+    UsageError
+        ``problem`` is not a problem of any kind.
     """
     kind = kind_of(problem)
     unit = kind.unit_for(problem)
@@ -101,7 +105,10 @@ def _verify(kind: Kind[Any, Any], problem: Any, plan: Any, name: str) -> Verific
 
 
 def _differing_facts(first: dict[str, Any], second: dict[str, Any]) -> dict[str, tuple[int | float | None, int | float | None]]:
-    """The entries of two dictionaries whose numbers differ, as pairs. A missing value, or one that is no number, is None."""
+    """The entries of two dictionaries whose numbers differ, as pairs (first number, second number).
+
+    A missing value, or one that is no number, is None in the pair.
+    """
 
     def number(value: object) -> int | float | None:
         return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,6 +1,9 @@
 """Limits and callbacks that candidates pass to the solvers of exact models.
 
-An *exact model* is a mathematical program (MILP or CP-SAT) whose optimum is an optimal plan. Its ``solve`` takes these limits.
+An *exact model* is a mathematical program (MILP or CP-SAT) whose optimum is an optimal plan. The function ``solve`` of its
+module takes these limits. A *candidate* is one method of a run of :func:`stowplan.solve`, and its
+:class:`~stowplan.kernel.context.Context` says how long it may work. A *deterministic run* is limited by an amount of work, not
+by time. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ class SolverLimits(TypedDict):
     time_limit: float
     """Time limit in seconds."""
     deterministic_limit: float | None
-    """Limit on the solver's work, in the solver's own deterministic seconds; None if only the time counts."""
+    """Limit on the solver's work, in *deterministic seconds*, the unit in which CP-SAT counts its work; None if only the time
+    counts, which is so unless the run is deterministic."""
     seed: int
     """Seed of the solver's random numbers."""
     should_stop: Callable[[], bool]
@@ -42,7 +46,8 @@ def solver_limits(context: Context, rate: Rate, *, seconds: float | None = None)
     context
         The context of the candidate.
     rate
-        How many of its own deterministic seconds the solver may use for each second of the work limit of a deterministic run.
+        How many deterministic seconds the solver may use for each second of the work limit of a deterministic run. It does not
+        matter for other runs.
     seconds
         Time limit in seconds. By default it is the most time that the candidate may still get (:meth:`Context.longest`), since
         ``should_stop`` becomes true at the end of the candidate's share.
@@ -56,7 +61,8 @@ def solver_limits(context: Context, rate: Rate, *, seconds: float | None = None)
 
 
 def solver_options(context: Context, source: str, rate: Rate, *, seconds: float | None = None) -> SolverOptions:
-    """:func:`solver_limits`, and callbacks that report the solver's plans and bounds under the name ``source``."""
+    """The limits of :func:`solver_limits`, and callbacks that report the solver's plans and bounds under the name
+    ``source``."""
     return {
         **solver_limits(context, rate, seconds=seconds),
         "on_plan": lambda plan: context.plan(plan, source),

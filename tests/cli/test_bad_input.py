@@ -246,7 +246,7 @@ def test_files_in_each_others_places(cli: Cli, solved: Solved, tmp_path: Path) -
     assert "found format 'stowplan.memory_mapping.plan', expected" in error_line(
         cli("solve", plan, "-o", tmp_path / "out.json")
     )
-    assert "found format 'stowplan.memory_mapping.problem', expected a plan" in error_line(cli("verify", plan, problem))
+    assert "found format 'stowplan.memory_mapping.problem', expected a plan" in error_line(cli("verify", problem, problem))
     assert "no JSON object, expected a plan" in error_line(
         cli("verify", problem, tmp_path / "made") if False else cli("verify", problem, TEACHING)
     )

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from stowplan.hardware.targets.toml_files import template_kinds
 from stowplan.result import Result
 from tests.cli.conftest import Cli, cli
 from tests.paths import EXAMPLES
@@ -320,3 +321,12 @@ def test_help_and_targets(cli: Cli) -> None:
         assert code == 0
         assert all(len(line) <= 80 for line in out.splitlines()), sys.stdout
     assert cli("frobnicate")[0] == 2
+
+
+def test_the_help_of_templates_names_every_kind_that_has_one(cli: Cli) -> None:
+    shown = " ".join(cli("targets", "--help").out.replace("-\n", "-").split())
+    listed = cli("targets").out
+    for kind in template_kinds():
+        assert kind in shown.replace("- ", "-")
+        assert f"({kind.replace('-', ' ')})" in listed
+        assert cli("targets", "--template", kind).code == 0

@@ -104,3 +104,19 @@ def test_it_has_the_options_of_compiled_programs_alone(cli: Cli) -> None:
     assert "found 'precision', expected one of relaxed, windows, cost_model, " in error_line(
         cli("export", ALEXNET, "-o", "x.lp", "--set", "precision=fp16")
     )
+
+
+def test_only_targets_that_the_command_takes_are_advised(cli: Cli, tmp_path: Path) -> None:
+    network = EXAMPLES / "resnet50.layers.json"
+    line = error_line(cli("export", ALEXNET, "-o", tmp_path / "x.lp"))
+    expected = "is a compiled program and no target is named, expected --target with one of teaching, tpu-7x, tpu-v4, "
+    assert line.startswith(f"stowplan: {ALEXNET} {expected}")
+    assert line.endswith("or the path of a target file")
+    assert "arena" not in line
+    line = error_line(cli("export", network, "-o", tmp_path / "x.lp"))
+    assert line == f"stowplan: {network} is a network, of which no problem of memory mapping can be made"
+    line = error_line(cli("frontier", ALEXNET, "--limits", "1MB"))
+    assert line.endswith("is a compiled program and no target is named, expected --target rematerialization")
+    pytest.importorskip("torch")
+    assert expected in error_line(cli("train", "muzero", ALEXNET, "-o", tmp_path / "x.pt"))
+    assert error_line(cli("train", "egrl", network, "-o", tmp_path / "x.pt")).endswith("expected --target nnp-i")

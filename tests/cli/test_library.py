@@ -51,18 +51,20 @@ def test_show(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert "found no instance 'two', expected an id" in error_line(cli("library", "show", "two"))
     (folder / "table.csv").write_text((folder / "table.csv").read_text().replace("packing", "operator_order"))
     said = error_line(cli("library", "show", "two-proven", "-o", tmp_path / "other.csv"))
-    assert "CSV is for packing, and two-proven is a problem of operator_order: write JSON" in said
+    assert "CSV is for packing, and two-proven is a problem of operator order: write JSON" in said
     assert not (tmp_path / "other.csv").exists()
 
 
 def test_check(cli: Cli, folder: Path) -> None:
-    assert cli("library", "check").out.startswith("2 instances: 1 plans and 1 certificates checked in ")
+    assert cli("library", "check").out.startswith("2 instances: 1 plan and 1 certificate checked in ")
+    assert cli("library", "check", "two-proven").out.startswith("1 instance: 1 plan and 1 certificate checked in ")
+    assert cli("library", "check", "two-open").out.startswith("1 instance: 0 plans and 0 certificates checked in ")
     write(folder / PROVEN.plan, plan(0, 60))
     done = cli("library", "check")
     assert (done.code, len(done.err.splitlines())) == (4, 1)
     assert "two-proven: " in done.out
     assert "not a valid plan" in done.out
-    assert "found 1 faults, expected none: two-proven: " in done.err
+    assert "found 1 fault, expected none: two-proven: " in done.err
     assert json.loads(cli("library", "check", "--json").out)["faults"][0]["id"] == "two-proven"
     assert cli("library", "check", "two-open").code == 0
 

@@ -62,6 +62,7 @@ verify $D/two.csv $D/plan.json
 verify $D/two.csv $D/plan.json --capacity 80
 verify $D/two.csv $D/within.csv
 verify $D/two.csv $D/overlap.csv
+show $D/two.csv $D/plan.json
 show $D/plan.json $D/two.csv
 solve examples/data/banks.json --deterministic --time-limit 1 -q
 solve examples/data/cells.graph.json --deterministic --time-limit 1 -q
@@ -77,6 +78,8 @@ tflm examples/data/branches.tflite --no-run -o $D/arena.json -q
 verify examples/data/branches.tflite $D/arena.json
 llm $D/model.gguf --devices $D/machine.toml --ctx 1024 --prompt 100 --generate 64 --deterministic -q
 llm $D/model.gguf --devices $D/memories.toml --ctx 1024 --prompt 100 --generate 64
+llm $D/model.gguf --devices $D/machine.toml --ctx 1024 --prompt 100 --generate 64 --deterministic -q -o $D/placement.json
+verify $D/model.gguf $D/placement.json
 targets
 settings
 solve
@@ -89,6 +92,8 @@ solve $D/broken.json
 solve $D/other.json
 solve $D/text.hlo.txt --target tpu-v4
 solve $D/model.tflite
+solve $D/model.gguf
+solve $D/arena.json
 tflm $D/model.tflite
 llm $D/model.gguf
 llm $D/model.tflite --devices $D/machine.toml
@@ -108,15 +113,17 @@ solve $D/two.csv --set alignment=-1
 solve $D/two.csv --baseline mine
 solve $D/two.csv -o $D/none/plan.json
 solve $D/two.csv -o $D/two.csv
+solve $D/two.csv -o $D/plan.pdf
 solve $D/two.csv --hint $D/network.json
 solve $D/two.csv --emit java=$D/x.java
 solve $D/two.csv --fast
 verify $D/two.csv $D/broken.json
 verify $D/two.csv $D/network.json
-show $D/plan.json examples/data/buffers.csv
+show examples/data/buffers.csv $D/plan.json
 compare $D/plan.json
 batch $D/none -o $D/results
 export $D/two.csv -o $D/x.lp
+export examples/data/alexnet_inf_b1.hlo.txt.gz -o $D/x.lp
 frontier $D/two.csv
 library show pack-level-25-4 --json
 library show pack-level-25

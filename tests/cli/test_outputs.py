@@ -249,3 +249,41 @@ def test_a_fractional_capacity(cli: Cli, tmp_path: Path) -> None:
         line = error_line(cli("solve", ALEXNET, "--target", "teaching", "--capacity", value, "-o", tmp_path / "out.json"))
         assert "'--capacity'" in line
         assert f"found '{value}', expected bytes, or a number with kB" in line
+
+
+@pytest.mark.usefixtures("unsolved")
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("plan.pdf", "--png plan.pdf, which draws the plan"),
+        ("plan.PNG", "--png plan.PNG, which draws the plan"),
+        ("plan.svg", "--png plan.svg, which draws the plan"),
+        ("plan.html", "--report plan.html, which describes the result"),
+        ("plan.h", "--emit c-header=plan.h, which writes offsets for C"),
+        ("plan.tflite", "--emit tflite=plan.tflite, which writes offsets into a TensorFlow Lite model"),
+    ],
+)
+def test_a_plan_is_not_written_under_the_name_of_another_format(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, other: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    expected = f"stowplan: {name}: -o writes the plan as JSON, expected a name such as plan.json, or {other}"
+    assert error_line(cli("solve", "program", "-o", name)) == expected
+    assert not any(tmp_path.iterdir())
+
+
+def test_csv_is_for_plans_of_packing(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    line = error_line(cli("solve", EXAMPLES / "banks.json", "-o", "plan.csv"))
+    assert line.endswith("expected a name such as plan.json, or --emit csv=plan.csv, which writes offsets")
+    line = error_line(cli("solve", EXAMPLES / "training.remat.json", "--capacity", "40MB", "-o", "plan.csv"))
+    assert line.endswith("plan.csv: -o writes the plan as JSON, expected a name such as plan.json")
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["plan", "plan.json", "plan.json.gz", "plan.txt", "packing.plan"])
+def test_any_other_name_is_taken_for_a_plan(cli: Cli, tmp_path: Path, name: str) -> None:
+    buffers = tmp_path / "two.csv"
+    buffers.write_text("id,lower,upper,size\na,0,3,64\n")
+    assert cli("solve", buffers, "-o", tmp_path / name, "-q", "--time-limit", 60).code == 0
+    assert cli("verify", buffers, tmp_path / name).code == 0

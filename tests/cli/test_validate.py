@@ -49,6 +49,16 @@ def test_tables(cli: Cli, scripted: None, folder: Path) -> None:
     assert "nan" not in outcome.out.lower()
 
 
+def test_a_gap_to_an_optimum_that_is_not_proven_is_a_range(
+    cli: Cli, scripted: None, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "solve", lambda problem, **rest: solved(problem, proven=False))
+    lines = cli("validate", folder, *ARGUMENTS).out.splitlines()
+    assert re.search(r"% to [\d.]+%", next(line for line in lines if line.startswith("one ")))
+    range_of = "from the gap to the best known plan to the gap to the bound."
+    assert f"* The optimum was not proven within the limit, so that the gap is a range: {range_of}" in lines
+
+
 def test_json_and_a_report(cli: Cli, scripted: None, folder: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "out.json", tmp_path / "report.html"
     outcome = cli("validate", folder, *ARGUMENTS, "--json", "-q", "-o", out, "--report", page)

@@ -1,10 +1,10 @@
-"""The command ``stowplan train``: a common frame for training policies. Each agent has a module with a subclass of
-:class:`Training`.
+"""What the commands ``stowplan train AGENT`` have in common. Each agent has a module with a subclass of :class:`Training`.
 
-An agent's class declares its options, how problems are read, and what is reported. The frame handles limits, resuming, files,
-progress, interrupts and exit codes.
+The class of an agent declares its options, how problems are read, and what is reported. :class:`Training` handles limits,
+resuming, files, progress, interrupts and exit codes. A *trainer* is the object that trains an agent, and whose state a
+checkpoint stores. A *demonstration* is a plan of another origin from which the agent learns before training begins.
 
-Each file knows only those before it:
+A module imports only modules that come before it in this list:
 
 - ``egrl``: ``stowplan train egrl``
 - ``muzero``: ``stowplan train muzero``
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T", bound="BaseTrainer[Any, Any]")
 
-#: Part of the time limit that finding demonstrations may take, and the minimum number of seconds for each.
+#: Part of the time limit that all searches for demonstrations together may take, and the minimum number of seconds for each.
 DEMONSTRATION_SHARE, MIN_DEMONSTRATION_SECONDS = 0.4, 0.2
 
 #: Seconds between two printed lines of progress.
@@ -48,10 +48,10 @@ SECONDS_BETWEEN_LINES = 5.0
 
 _INTERRUPTS = """
 
-In each iteration of training, the agent makes some plans and learns from them. A checkpoint is the state after a complete
-iteration. After Ctrl-C, the command breaks off the current iteration, writes the checkpoint of the last complete one, and ends
-with exit code 130 (143 after SIGTERM, 129 after SIGHUP); --resume then repeats the iteration that was broken off. A second
-Ctrl-C ends the command at once.
+In each iteration of training, the agent makes some plans and learns from them. A checkpoint contains the state after the last
+complete iteration. After Ctrl-C, the command stops the current iteration, writes a checkpoint, and ends with exit code 130 (143
+after SIGTERM, 129 after SIGHUP); --resume then repeats the iteration that was stopped. A second Ctrl-C ends the command
+immediately.
 """
 
 
@@ -60,31 +60,33 @@ class Training(ABC, Generic[T]):
     """One run of ``stowplan train``. Its options are the fields of this class."""
 
     KIND: ClassVar[tuple[str, str]]
-    """The kind of its problems, and what they are made from, for messages."""
+    """The kind of the agent's problems, and what such problems are made from; both are for messages."""
     INPUTS: ClassVar[tuple[str, ...]]
-    """Options of inputs that the agent's inputs accept."""
+    """Names of the options with which the agent's inputs are read."""
     TEXTS: ClassVar[Mapping[str, str]]
-    """Help texts of some of these options, by name."""
+    """Help texts, by name of the option, that replace the general ones."""
     AMOUNT: ClassVar[str]
     """Name of the option that says how long to train."""
     AMOUNT_IN_CONFIG: ClassVar[str]
-    """The corresponding field of the configuration."""
+    """The corresponding field of the trainer's configuration, which has its hyperparameters."""
     UNIT: ClassVar[str]
-    """Unit of that amount: ``evaluations``."""
+    """Unit of the amount of training, for example ``evaluations``."""
     CANDIDATES: ClassVar[str] = "heuristic,learned,exact"
-    """Candidates that search for plans to learn from."""
+    """Candidates that search for the plans of ``--demonstrate``."""
     NETWORK: ClassVar[tuple[str, ...]] = ()
-    """Fields of the configuration that are taken from a policy to start from."""
+    """Fields of the configuration that describe the network. With ``--from``, they are those of that policy."""
 
     output: Annotated[
-        Path, option("-o --output", "FILE", "Write checkpoints to this file, regularly (--save-every) and at the end.")
+        Path,
+        option("-o --output", "FILE", "Write checkpoints to this file, during training (see --save-every) and at its end."),
     ]
     time_limit: Annotated[
         float | None,
         option(
             "--time-limit",
             "SECONDS",
-            "Stop after this time, which includes the start of the command and reading the inputs. No limit by default.",
+            "Time limit, counted from the start of the command, so that it includes reading the inputs. By default, there "
+            "is no limit.",
         ),
     ] = None
     resume: Annotated[
@@ -92,20 +94,20 @@ class Training(ABC, Generic[T]):
         option(
             "--resume",
             "",
-            "Continue from the checkpoint of -o, with the same inputs. If the file exists, --resume or --overwrite is "
-            "required.",
+            "Continue from the checkpoint in the file of -o, with the same inputs. If this file exists, either --resume or "
+            "--overwrite is required.",
         ),
     ] = False
     overwrite: Annotated[
-        bool, option("--overwrite", "", "Start from the beginning even if there is a checkpoint, and overwrite it.")
+        bool, option("--overwrite", "", "Start from the beginning, and overwrite the checkpoint in the file of -o.")
     ] = False
     preset: Annotated[
         str | None,
         option(
             "--preset",
             "NAME",
-            "Preset of hyperparameters: cpu, for one processor core (the default), or paper, which has the values of the "
-            "agent's publication.",
+            "Preset of hyperparameters: cpu or paper. cpu, the default, has values for a single processor core. paper has "
+            "the values of the publication that describes the agent.",
         ),
     ] = None
     settings: Annotated[
@@ -113,26 +115,37 @@ class Training(ABC, Generic[T]):
         option(
             "--set",
             "NAME=VALUE",
-            "Set a hyperparameter of the agent, or an advanced option of the inputs ('stowplan settings' lists the latter). If "
-            "a name is unknown, the error message lists all hyperparameters. May be given several times.",
+            "Set a hyperparameter of the agent, or an advanced option that says how the inputs are read. If a name is "
+            "unknown, the error message lists all hyperparameters; 'stowplan settings' lists the advanced options. May be "
+            "given several times.",
         ),
     ] = None
-    seed: Annotated[int | None, option("--seed", "N", "Seed of all random numbers, 0 by default.")] = None
+    seed: Annotated[
+        int | None, option("--seed", "N", "Seed of all random numbers: a whole number, 0 or more. The default is 0.")
+    ] = None
     demonstrations: Annotated[
         list[Path] | None,
         option(
-            "--demonstrations", "PLAN", "Existing plan for one of the inputs, from which to learn; may be given several times."
+            "--demonstrations",
+            "PLAN",
+            "Existing plan for one of the inputs, from which the agent learns as well. May be given several times.",
         ),
     ] = None
     start_from: Annotated[
-        Path | None, option("--from", "POLICY", "Begin with the weights of this policy file instead of random weights.")
+        Path | None,
+        option(
+            "--from",
+            "POLICY",
+            "Start with the weights of the policy in this file, which --policy of an earlier run wrote. By default, the "
+            "weights are random.",
+        ),
     ] = None
     curve: Annotated[
         Path | None,
         option(
             "--curve",
             "FILE",
-            "Write the training curve to this CSV file, a row for each iteration; with --resume, rows are appended.",
+            "Write the training curve to this file, as CSV with a row for each iteration. With --resume, rows are appended.",
         ),
     ] = None
     policy: Annotated[
@@ -140,53 +153,58 @@ class Training(ABC, Generic[T]):
         option(
             "--policy",
             "FILE",
-            "Write the trained policy to this file, for 'stowplan solve' (docs/reference/learned-guidance.md says how) and "
-            "'stowplan validate'.",
+            "Write the trained policy to this file. 'stowplan validate' and 'stowplan solve' can use it "
+            "(docs/reference/learned-guidance.md).",
         ),
     ] = None
     plans: Annotated[
         Path | None,
-        option("--plans", "FOLDER", "Write the best plan of each input to this folder, which is created if there is none."),
+        option(
+            "--plans",
+            "FOLDER",
+            "Write the best plan for each input to this folder. The folder is created if it does not exist.",
+        ),
     ] = None
-    save_every: Annotated[float, option("--save-every", "SECONDS", "Time between two checkpoints.")] = 60.0
-    as_json: Annotated[bool, option("--json", "", "Print the result as JSON.")] = False
+    save_every: Annotated[float, option("--save-every", "SECONDS", "Minimum time between two checkpoints.")] = 60.0
+    as_json: Annotated[bool, option("--json", "", "Print the result as JSON instead of a summary.")] = False
     quiet: Quiet = False
     options: ReadOptions
     sources: list[Path]
-    """The files to learn from; each agent declares what they are."""
+    """The input files. Each agent declares what they are."""
     demonstrate: float | None = None
-    """Seconds for finding a plan of each problem to learn from; each agent describes the option itself."""
+    """Seconds of the search for a plan of each problem, from which the agent learns. Each agent describes the option itself."""
 
     # Methods that agents override
 
     @property
     @abstractmethod
     def trainer(self) -> type[T]:
-        """The class of the trainer; imported when it is needed."""
+        """The class of the trainer. It is imported when it is needed."""
 
     @property
     def fixed_options(self) -> Mapping[str, Any]:
-        """The agent's options that cannot be changed when a run is resumed, by name."""
+        """The values of the agent's own options that cannot be changed when a run is resumed, by flag."""
         return {}
 
     def check(self) -> None:
-        """Raises an error for invalid options, before anything is read."""
+        """Raises UsageError or MissingDependencyError if the agent's own options are not valid, or need a package that is not
+        installed. It is called before anything is read."""
 
     def check_problem(self, problem: Any, others: Sequence[Any]) -> None:
-        """Raises InputError if the agent cannot learn from a problem, given the problems that were read before."""
+        """Raises InputError if the agent cannot learn from a problem. ``others`` are the problems that were read before it."""
 
     def training_problems(self, problems: list[Any]) -> list[Any]:
-        """The problems to train on, made from those that were read."""
+        """The problems to train on, which are made from the problems that were read. Raises UsageError if none can be made."""
         return problems
 
     def adjusted_config(self, config: Any) -> Any:
-        """The preset with changes from the agent's own options."""
+        """The configuration of a preset, changed as the agent's own options say. Raises UsageError for an invalid option."""
         return config
 
     @property
     def trainer_arguments(self) -> dict[str, Any]:
-        """Arguments of the trainer other than problems, configuration and seed; for a resumed run, those that a checkpoint does
-        not contain."""
+        """Arguments of the trainer other than problems, configuration and seed. When a run is resumed, they are passed again,
+        because a checkpoint does not contain them."""
         return {}
 
     def weights(self, network: Any) -> Any:
@@ -194,7 +212,10 @@ class Training(ABC, Generic[T]):
         return network.state_dict()
 
     def new_trainer(self, problems: list[Any], config: Any) -> T:
-        """A trainer before its first iteration, with the weights of the policy to start from, if one is named."""
+        """A trainer before its first iteration. With ``--from``, it has the weights of that policy.
+
+        Raises InputError if the policy's file cannot be read, or if its weights do not fit the problems.
+        """
         from stowplan.learned_guidance.training.checkpoint import load_policy
 
         arguments = {"seed": self.seed or 0, **self.trainer_arguments}
@@ -209,10 +230,13 @@ class Training(ABC, Generic[T]):
             raise error.within(self.start_from) from error
 
     def check_trainer(self, trainer: T) -> None:
-        """Raises an error, before training begins, if the trainer cannot do what is asked for."""
+        """Raises UsageError, before training begins, if the trainer cannot do what the options ask for."""
 
     def learn_from_search(self, trainer: T, index: int, limit: float, deadline: Deadline) -> None:
-        """Searches for a plan of the problem of this index within ``limit`` seconds, and learns from it."""
+        """Searches for a plan of the problem with this index for at most ``limit`` seconds, and lets the trainer learn from it.
+
+        If no plan is found, or if the agent could not have made it, the trainer learns nothing.
+        """
         from stowplan.kernel.solve import solve
 
         problem, cancel = trainer.problems[index], deadline.cancelled
@@ -229,20 +253,22 @@ class Training(ABC, Generic[T]):
 
     @abstractmethod
     def headline(self, trainer: T) -> str:
-        """The same figures as text."""
+        """The figures of the training as text."""
 
     @abstractmethod
     def rows(self, trainer: T) -> tuple[str, list[dict[str, Any]]]:
-        """The entries of ``--json`` for the problems, and the name of their list."""
+        """The name of the list of problems in the output of ``--json``, a plural such as ``graphs``, and the entries of this
+        list. The singular, ``graph``, is the key of the problem's name in each entry."""
 
     @abstractmethod
     def line(self, row: dict[str, Any]) -> str:
-        """One of these entries as text."""
+        """An entry of the list of problems as text."""
 
-    # Methods of the frame
+    # Methods that are the same for all agents
 
     def run(self) -> None:
-        """Trains, writes the files and reports. It always raises :class:`typer.Exit`."""
+        """Trains the agent, writes the files and reports the result. It raises :class:`typer.Exit` at its end, and an error of
+        :mod:`stowplan.errors` if an option or a file is wrong or the time limit is over before everything was read."""
         began = cli.began()
         self._check()
         with event_on_interrupt() as cancel:
@@ -252,7 +278,7 @@ class Training(ABC, Generic[T]):
                 deadline = deadline.within(limit_after(began, self.time_limit))
             trainer = self._resumed_trainer(problems) if self.resume else self._started_trainer(problems, deadline)
             self.check_trainer(trainer)
-            # The folder is created only after everything has been read successfully.
+            # The folder is created only once everything has been read successfully.
             if self.plans is not None:
                 files.make_folder(self.plans)
             was_done, started = trainer.done, time.monotonic()
@@ -283,7 +309,7 @@ class Training(ABC, Generic[T]):
         raise typer.Exit(INTERRUPTED if cancel.is_set() else 0)
 
     def _check(self) -> None:
-        """Checks all options."""
+        """Checks all options. Raises UsageError or MissingDependencyError."""
         if self.time_limit is not None:
             number("--time-limit {}", self.time_limit, 0.0, or_least=False)
         number("--save-every {}", self.save_every, 0.0)
@@ -318,15 +344,15 @@ class Training(ABC, Generic[T]):
             import torch
         except ImportError as error:
             raise MissingDependencyError(f"training needs torch: {to_install('learned')}") from error
-        # Training uses many small batches, on which several threads would only wait for each other.
+        # Training uses many small batches. Several threads would spend their time waiting for each other.
         torch.set_num_threads(1)
 
     def _read(self) -> list[Any]:
-        """Reads the problems."""
+        """Reads the problems. Raises InputError if one of them is not for this agent."""
         kind, what = self.KIND
         problems: list[Any] = []
         for path in self.sources:
-            problem = open_with_notes(path, self.options)
+            problem = open_with_notes(path, self.options, kind)
             if kinds.of_problem(problem).title != kind:
                 raise InputError(f"found another kind of problem, expected {kind} ({what})", source=path)
             try:
@@ -338,16 +364,16 @@ class Training(ABC, Generic[T]):
 
     @property
     def _changes(self) -> dict[str, Any]:
-        """Changes of the configuration that are allowed when a run is resumed: how long to train."""
+        """Changes of the configuration that are allowed even when a run is resumed, namely the amount of training."""
         amount = getattr(self, self.AMOUNT)
         return {} if amount is None else {self.AMOUNT_IN_CONFIG: amount}
 
     def _resumed_trainer(self, problems: list[Any]) -> T:
-        """The trainer of a checkpoint."""
+        """The trainer in the state of the checkpoint; raises InputError if the checkpoint does not fit the problems."""
         return self.trainer.resume(self.output, problems, changes=self._changes, **self.trainer_arguments)
 
     def _started_trainer(self, problems: list[Any], deadline: Deadline) -> T:
-        """A new trainer that has learned from the given plans and from plans that were searched for."""
+        """A new trainer, which has learned from the plans that were given and from plans that were searched for."""
         from stowplan.frontends.read import read_plan
         from stowplan.learned_guidance.training.settings import with_settings
 
@@ -373,7 +399,8 @@ class Training(ABC, Generic[T]):
         return trainer
 
     def _train(self, trainer: T, cancel: threading.Event, began: float) -> str:
-        """Trains within the limits, writes the curve and checkpoints, and returns why it ended."""
+        """Trains within the limits, and writes checkpoints and the curve. Returns why the training ended: ``steps_done`` if all
+        training that was asked for is done, otherwise ``time_limit`` or ``stopped``."""
         from stowplan.learned_guidance.training.curve import CurveFile
         from stowplan.learned_guidance.training.run import run
 
@@ -396,7 +423,7 @@ class Training(ABC, Generic[T]):
 
 
 def command(training: type[Training[Any]]) -> Callable[..., None]:
-    """The command of an agent. Its options are the fields of the class, and its help is the docstring of the class."""
+    """The command that trains an agent. Its options are the fields of the class, and its help is the docstring of the class."""
     hints = get_type_hints(training, include_extras=True)
 
     def run(**values: Any) -> None:

@@ -26,8 +26,9 @@ IMITATION = 1.0
 class _Training(Training["Trainer"]):
     """Train EGRL, which places the tensors of networks.
 
-    The agent decides in which memory of a chip (tier) each tensor is. EGRL, evolutionary graph reinforcement learning, combines
-    an evolutionary search with a policy gradient method. docs/reference/egrl.md describes it and its hyperparameters.
+    The agent decides in which level of a chip's memory hierarchy (tier) each tensor is. EGRL (evolutionary graph reinforcement
+    learning) combines an evolutionary search with a policy gradient method. docs/reference/egrl.md describes the agent and its
+    hyperparameters.
     """
 
     KIND = ("tier placement", "a network")
@@ -41,8 +42,8 @@ class _Training(Training["Trainer"]):
         list[Path],
         typer.Argument(
             metavar="NETWORK...",
-            help="Networks (ONNX models, or layers in JSON, docs/reference/networks.md) or problem files of tier placement, "
-            "as 'solve' takes.",
+            help="Networks, which are ONNX models or lists of layers in JSON (docs/reference/networks.md); or problem files "
+            "of tier placement.",
         ),
     ]
     evaluations: Annotated[
@@ -50,21 +51,27 @@ class _Training(Training["Trainer"]):
         option(
             "--evaluations",
             "N",
-            "Stop after this many evaluations, even before the time limit; 4000 by default, for all networks together. An "
-            "evaluation runs one placement on the simulated chip.",
+            "Stop after this many evaluations, even before the time limit; 4000 by default, for all networks together. In "
+            "an evaluation, a simulator computes how fast a network runs with one placement.",
         ),
     ] = None
     method: Annotated[
         str | None,
-        option("--method", "NAME", "Learning method: egrl (the default), ea (evolution alone) or pg (policy gradient alone)."),
+        option(
+            "--method",
+            "NAME",
+            "Learning method: egrl, ea or pg. egrl, the default, combines the other two: ea is the evolutionary search "
+            "alone, and pg is the policy gradient alone.",
+        ),
     ] = None
     demonstrate: Annotated[
         float | None,
         option(
             "--demonstrate",
             "SECONDS",
-            "First search for a plan of each network for this long, with heuristics and exact solvers, and learn from it. By "
-            "default there is no such search. If there is a --time-limit, the searches take at most about 40 % of it.",
+            "Before training, search for a plan of each network for this long, with heuristics and exact solvers, and "
+            "learn from the result. By default, there is no such search. With --time-limit, all searches together take "
+            "about 40 % of that limit at most.",
         ),
     ] = None
 

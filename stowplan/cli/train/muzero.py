@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.muzero.trainer import Trainer
     from stowplan.models.memory_mapping.problem import Problem
 
-#: Time of the local search that improves a demonstration, as a part of the time for solving.
+#: Time limit of the local search that improves a demonstration, as a fraction of the time limit of the search for it.
 LOCAL_SEARCH_SHARE = 0.5
 
 
@@ -25,8 +25,9 @@ LOCAL_SEARCH_SHARE = 0.5
 class _Training(Training["Trainer"]):
     """Train MMap-MuZero, which decides the use of fast memory.
 
-    The agent decides which tensors of a compiled program are in fast memory, where and when. Like MuZero, it plays this as a
-    game, in which a move is one decision. docs/reference/mmap-muzero.md describes the agent and its hyperparameters.
+    The agent decides which tensors of a compiled program are in fast memory, where and when. It is a variant of MuZero, an
+    algorithm that learns to play games: making a plan is a game, and each decision is a move. docs/reference/mmap-muzero.md
+    describes the agent and its hyperparameters.
     """
 
     KIND = ("memory mapping", "a compiled program")
@@ -37,7 +38,7 @@ class _Training(Training["Trainer"]):
 
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="PROGRAM...", help="Compiled programs or problem files of memory mapping, as 'solve' takes."),
+        typer.Argument(metavar="PROGRAM...", help="Compiled programs (XLA's HLO as text), or problem files of memory mapping."),
     ]
     steps: Annotated[
         int | None,
@@ -48,14 +49,15 @@ class _Training(Training["Trainer"]):
             "paper.",
         ),
     ] = None
-    device: Annotated[str, option("--device", "NAME", "Device of the network: cpu or cuda.")] = "cpu"
+    device: Annotated[str, option("--device", "NAME", "Device on which the network runs: cpu or cuda.")] = "cpu"
     demonstrate: Annotated[
         float | None,
         option(
             "--demonstrate",
             "SECONDS",
-            "First search for a plan of each program for this long, then improve it by local search, and learn from it. By "
-            "default there is no such search. If there is a --time-limit, the searches take at most about 40 % of it.",
+            "Before training, search for a plan of each program for this long, then improve it by local search, and learn "
+            "from the result. By default, there is no such search. With --time-limit, all searches together take about 40 "
+            "% of that limit at most.",
         ),
     ] = None
     windows: Annotated[
@@ -63,11 +65,13 @@ class _Training(Training["Trainer"]):
         option(
             "--windows",
             "N",
-            "Train on N random parts (windows) of each program instead of the whole program. Sizes of fast memory and times "
-            "of copies vary from window to window. By default there are no windows.",
+            "Train on N random parts (windows) of each program instead of the whole program. The size of fast memory and "
+            "the times of copies vary from window to window. By default, the agent trains on whole programs.",
         ),
     ] = None
-    window_moves: Annotated[int, option("--window-moves", "N", "Approximate maximum number of moves in a window.")] = 400
+    window_moves: Annotated[
+        int, option("--window-moves", "N", "Approximate maximum number of moves, that is, decisions, in a window of --windows.")
+    ] = 400
 
     @property
     def trainer(self) -> type[Trainer]:
@@ -85,7 +89,7 @@ class _Training(Training["Trainer"]):
                 raise UsageError("--device: cuda was asked for, but torch finds no such device")
 
     def training_problems(self, problems: list[Problem]) -> list[Problem]:
-        """Random windows of the programs, if they are asked for; the seed decides which."""
+        """Random windows of the programs if ``--windows`` is given, otherwise the programs. The seed decides which windows."""
         if self.windows is None:
             return problems
         if self.windows < 1 or self.window_moves < 1:

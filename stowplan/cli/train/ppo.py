@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class _Training(Training["Trainer"]):
-    """Train the PPO mapper, which places instructions of loops.
+    """Train the PPO mapper, which places the instructions of loops.
 
-    The agent decides on which tile of an array of processing elements each instruction of a loop runs. It learns by proximal
-    policy optimization (PPO). docs/reference/ppo.md describes the agent.
+    The agent decides on which processing element (tile) of an array each instruction of a loop runs. It learns by proximal
+    policy optimization (PPO). docs/reference/ppo.md describes the agent and its hyperparameters.
     """
 
     KIND = ("modulo scheduling", "a loop body")
@@ -36,11 +36,16 @@ class _Training(Training["Trainer"]):
 
     sources: Annotated[
         list[Path],
-        typer.Argument(metavar="GRAPH...", help="Loop bodies (data-flow graphs or problem files), as 'solve' takes."),
+        typer.Argument(
+            metavar="GRAPH...",
+            help="Data-flow graphs of loop bodies (docs/reference/loop-bodies.md), or problem files of modulo scheduling.",
+        ),
     ]
     steps: Annotated[
         int | None,
-        option("--steps", "N", "Stop after this many instructions were placed, even before the time limit; 200000 by default."),
+        option(
+            "--steps", "N", "Stop after this many instructions have been placed, even before the time limit; 200000 by default."
+        ),
     ] = None
     preset: str | None = field(default=None, init=False)
     """This agent has no choice of presets."""
@@ -49,8 +54,9 @@ class _Training(Training["Trainer"]):
         option(
             "--demonstrate",
             "SECONDS",
-            "First search for a plan of each graph for this long, with heuristics, and imitate it. By default there is no "
-            "such search. If there is a --time-limit, the searches take at most about 40 % of it.",
+            "Before training, search for a plan of each graph for this long, with heuristics, and let the agent imitate "
+            "the result. By default, there is no such search. With --time-limit, all searches together take about 40 % of "
+            "that limit at most.",
         ),
     ] = None
 

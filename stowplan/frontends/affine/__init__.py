@@ -55,7 +55,12 @@ def read_graph(path: str | Path, precision: str | None = None, user_sizes: UserS
     UsageError
         The precision is unknown.
     InputError
-        The file is not valid; the message names the line or the operator.
+        The file cannot be read or is not valid, or an instruction of an HLO file is not supported; the message names the line
+        or the operator.
+    MissingDependencyError
+        The file is an ONNX model, and the package onnx is not installed.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     if precision is not None and precision not in PRECISIONS:
         raise UsageError(f"found precision {precision!r}, expected one of {', '.join(PRECISIONS)} for a graph")
@@ -80,6 +85,7 @@ def _open(source: Source, options: ReadOptions) -> Opened:
 
 
 def _claims(source: Source) -> bool | None:
+    """Whether HLO text is a graph and not a compiled program; None for an ONNX model, which may also be read as a network."""
     if is_onnx(source.path):
         return None
     from stowplan.frontends.hlo import read_module

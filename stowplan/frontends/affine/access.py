@@ -13,6 +13,15 @@ class Index:
     """A quasi-affine function of loop indices, such as ``2 * i + j // 3``; Python's operators build it.
 
     Operators raise InputError, which names ``place``, if the function is not quasi-affine or a divisor is less than 1.
+
+    Parameters
+    ----------
+    expression
+        The function.
+    extents
+        Number of iterations of each loop, outermost first.
+    place
+        The operator that the function belongs to, for error messages.
     """
 
     def __init__(self, expression: Expression, extents: Extents, place: str):
@@ -66,7 +75,11 @@ class Index:
 
 
 class Variable:
-    """A tensor of a program that is being built; indexing it with loop indices gives an access."""
+    """A tensor of a program that is being built.
+
+    Indexing it with loop indices gives an *access*: ``y[i, 2 * j]`` is the pair of ``y`` and ``(i, 2 * j)``. The number of
+    indices is checked when the program is built.
+    """
 
     def __init__(self, tensor: Tensor):
         self.tensor = tensor
@@ -88,8 +101,8 @@ class Variable:
 def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
     """The element of an array of shape ``source`` that becomes each element of a reshaped array of shape ``shape``.
 
-    Returns one expression over the indices of the reshaped array for each dimension of the source. Both shapes have the same
-    number of elements, which are in row-major order.
+    Returns one expression over the indices of the reshaped array for each dimension of the source. Elements keep their
+    row-major order. The caller has checked that both shapes have the same number of elements.
     """
     flat = constant(0)
     for at, size in enumerate(shape):
@@ -102,7 +115,10 @@ def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
 
 
 def expressions(indices: Sequence[Index | int], place: str) -> tuple[Expression, ...]:
-    """The expressions of the indices in an access; raises InputError for an index that is not affine."""
+    """The expressions of the indices in an access.
+
+    Raises InputError, which names ``place``, for an index that is neither an :class:`Index` nor an integer.
+    """
     affine = []
     for operand in indices:
         if isinstance(operand, Index):

@@ -38,10 +38,20 @@ from stowplan.hardware.affine.program import (
 
 
 class Builder:
-    """Collects the statements of a program. Names are made unique; :meth:`build` checks the program.
+    """Collects the statements of a program: copies, which are loop nests, and operators. :meth:`build` checks the program.
 
-    ``item_bytes`` is the size of an element in bytes, for tensors that are added without a size of their own. Optional
-    parameters ``name`` are the names of the operators that are added.
+    Optional parameters ``name`` are the names of the statements that are added; by default, these have the name of the
+    operation. A name that is in use gets a number, as in ``slice.2``.
+
+    Methods raise InputError only where their descriptions say so. They do not check the lengths of lists and the numbers of
+    dimensions, for which Python may raise ValueError or IndexError; whatever passes is checked by :meth:`build`.
+
+    Parameters
+    ----------
+    name
+        Name of the program.
+    item_bytes
+        Size of an element in bytes, for tensors that are added without a size of their own.
     """
 
     def __init__(self, name: str, item_bytes: int = 4):
@@ -53,13 +63,16 @@ class Builder:
         self._counts: dict[str, int] = {}
 
     def build(self, *outputs: Variable) -> Program:
-        """The checked program with these outputs; raises InputError, which names the operator, if it is not valid."""
+        """The checked program with these outputs.
+
+        Raises InputError, which names the operator, if the program is not valid (:func:`stowplan.hardware.affine.check.check`).
+        """
         program = self.program([output.name for output in outputs])
         check(program)
         return program
 
     def program(self, outputs: Sequence[str]) -> Program:
-        """The program so far, without a check."""
+        """The program so far, without a check; ``outputs`` are names of tensors."""
         return Program(self.name, dict(self._tensors), tuple(self._inputs), tuple(self._statements), tuple(outputs))
 
     @property
@@ -70,18 +83,19 @@ class Builder:
     # Tensors
 
     def tensor(self, shape: Sequence[int], name: str = "t", item_bytes: int | None = None) -> Variable:
-        """Adds a tensor that no statement writes yet."""
+        """Adds a tensor that no statement writes yet. ``item_bytes`` is by default that of the builder."""
         tensor = Tensor(self._unique(name, self._tensors), tuple(shape), item_bytes or self._item_bytes)
         self._tensors[tensor.name] = tensor
         return Variable(tensor)
 
     def input(self, name: str, shape: Sequence[int], item_bytes: int | None = None) -> Variable:
-        """Adds an input of the program."""
+        """Adds an input of the program. ``item_bytes`` is by default that of the builder."""
         variable = self.tensor(shape, name, item_bytes)
         self._inputs.append(variable.name)
         return variable
 
     def _unique(self, name: str, used_names: Any) -> str:
+        """``name``, with a number if it is in use."""
         unique = name
         while unique in used_names:
             # Counting continues from the last number of this name, so that many equal names take linear time.
@@ -90,6 +104,7 @@ class Builder:
         return unique
 
     def _statement_name(self, name: str) -> str:
+        """A unique name of a statement, which is in use from now on."""
         unique = self._unique(name, self._names)
         self._names.add(unique)
         return unique
@@ -136,7 +151,11 @@ class Builder:
         return self.nest(name, op, Load(extents, (piece,)), target, expressions(where, place))
 
     def nest(self, name: str, op: str, load: Load, into: Variable, where: tuple[Expression, ...]) -> Variable:
-        """Adds a loop nest that writes the values of ``load`` to ``into`` at the indices ``where``; ``name`` must be unique."""
+        """Adds a loop nest that writes the values of ``load`` to ``into``, and returns ``into``.
+
+        ``where`` has one expression over the loop indices for each dimension of ``into``. No other statement may have the same
+        ``name``, which :meth:`build` checks.
+        """
         self._names.add(name)
         self._statements.append(Copy(name, op, load, Store(into.name, where)))
         return into
@@ -158,21 +177,21 @@ class Builder:
     # Data movement
 
     def broadcast(self, source: Variable, shape: Sequence[int], dimensions: Sequence[int], name: str = "") -> Variable:
-        """Broadcasts a tensor: dimension ``k`` of the source becomes ``dimensions[k]`` of the result, and sizes of 1 are
-        repeated."""
+        """Broadcasts a tensor to ``shape``: dimension ``k`` of the source becomes ``dimensions[k]`` of the result. A dimension
+        of size 1 is repeated, and so is everything along the other dimensions of the result."""
         indices = [
             constant(0) if size == 1 else index(dimension) for size, dimension in zip(source.shape, dimensions, strict=True)
         ]
         return self._gathered("broadcast", source, shape, indices, name)
 
     def repeat(self, source: Variable, times: int, axis: int, name: str = "") -> Variable:
-        """Repeats every element ``times`` times along ``axis``, so that its copies are neighbours."""
+        """Repeats every element ``times`` times along ``axis``, so that its copies are neighbours: ``a a b b``."""
         shape = [size * (times if at == axis else 1) for at, size in enumerate(source.shape)]
         indices = [floor_divide(index(at), times, shape) if at == axis else index(at) for at in range(len(shape))]
         return self._gathered("repeat", source, shape, indices, name)
 
     def tile(self, source: Variable, times: Sequence[int], name: str = "") -> Variable:
-        """Repeats the whole tensor ``times[k]`` times along every dimension ``k``."""
+        """Repeats the whole tensor ``times[k]`` times along every dimension ``k``: ``a b a b``."""
         shape = [size * many for size, many in zip(source.shape, times, strict=True)]
         indices = [modulo(index(at), size, shape) for at, size in enumerate(source.shape)]
         return self._gathered("tile", source, shape, indices, name)
@@ -213,7 +232,7 @@ class Builder:
         op: str = "slice",
     ) -> Variable:
         """Selects, in each dimension ``k``, every ``steps[k]``-th element from ``starts[k]`` up to, but not including,
-        ``ends[k]``."""
+        ``ends[k]``. Steps are at least 1, and are 1 by default."""
         steps = steps or [1] * len(starts)
         shape = [-(-(end - start) // step) for start, end, step in zip(starts, ends, steps, strict=True)]
         indices = [
@@ -222,7 +241,7 @@ class Builder:
         return self._gathered(op, source, shape, indices, name)
 
     def split(self, source: Variable, sizes: Sequence[int], axis: int, name: str = "") -> list[Variable]:
-        """Splits a tensor into parts of these sizes along ``axis``."""
+        """Splits a tensor along ``axis`` into parts of these sizes, which need not cover all of it."""
         parts = []
         start = 0
         for size in sizes:
@@ -233,7 +252,7 @@ class Builder:
         return parts
 
     def concatenate(self, sources: Sequence[Variable], axis: int, name: str = "") -> Variable:
-        """Concatenates tensors along ``axis``: one loop nest for each of them copies it into the result."""
+        """Concatenates one or more tensors along ``axis``: one loop nest for each of them copies it into the result."""
         total = sum(source.shape[axis] for source in sources)
         first = sources[0]
         shape = [total if at == axis else size for at, size in enumerate(first.shape)]
@@ -311,13 +330,15 @@ class Builder:
         shapes
             Shapes of the results.
         options
-            The bank rule: the ways in which operands and results may be spread over banks, the usual one first.
+            The bank rule: the ways in which operands and results may be spread over banks, the usual one first. Each way has
+            the spread dimension of each operand, followed by that of each result, and -1 for those that are not spread.
         attributes
             Parameters of the operation, such as strides.
         restricted
             Whether the hardware's compute unit imposes the bank rule, as for a convolution.
         dynamic
-            Positions of the operands from which the operator selects elements at run time.
+            Positions of the operands from which the operator selects elements at run time. They have no effect on operands that
+            are loads, which have a field ``dynamic`` of their own.
         item_bytes
             Size of an element of each result, in bytes; by default that of the builder.
         """
@@ -333,7 +354,7 @@ class Builder:
         return results
 
     def elementwise(self, op: str, *operands: Variable, name: str = "", **attributes: Any) -> Variable:
-        """Adds an element-wise operator; raises InputError if the operands do not have the same shape."""
+        """Adds an element-wise operator of one or more operands; raises InputError if these do not have the same shape."""
         shape = operands[0].shape
         for operand in operands:
             if operand.shape != shape:
@@ -386,7 +407,11 @@ class Builder:
         name: str = "",
     ) -> Variable:
         """Adds a convolution of data ``[batch, channels, height, width]`` with a kernel ``[outputs, channels / groups, height,
-        width]``."""
+        width]``.
+
+        ``strides``, ``pads`` and ``dilations`` have an entry for the height and one for the width; an entry of ``pads`` is a
+        pair, the padding before and after the data.
+        """
         sizes = [
             (size + low + high - (width - 1) * spread - 1) // step + 1
             for size, width, (low, high), spread, step in zip(
@@ -416,8 +441,11 @@ class Builder:
         kind: str = "maximum",
         name: str = "",
     ) -> Variable:
-        """Adds a pooling operator, which reduces each window to one element; ``window``, ``strides`` and ``pads`` have an entry
-        for each dimension."""
+        """Adds a pooling operator, which reduces each window to one element by ``kind``, such as ``maximum``.
+
+        ``window``, ``strides`` and ``pads`` have an entry for each dimension of the data. An entry of ``pads`` is a pair, the
+        padding before and after the data; by default there is none.
+        """
         pads = pads or [(0, 0)] * len(window)
         shape = [
             (size + low + high - width) // step + 1
@@ -428,7 +456,7 @@ class Builder:
         return self.operator("pool", [data], [shape], options, attributes=attributes, restricted=True, name=name)[0]
 
     def reduce(self, data: Variable, dimensions: Sequence[int], kind: str = "add", name: str = "") -> Variable:
-        """Adds a reduction over some dimensions by ``kind``, such as ``add`` or ``maximum``."""
+        """Adds a reduction by ``kind``, such as ``add`` or ``maximum``. The result does not have the reduced ``dimensions``."""
         shape = [size for at, size in enumerate(data.shape) if at not in dimensions]
         options = rules.reduction(len(data.shape), dimensions)
         attributes = {"dimensions": tuple(dimensions), "kind": kind}

@@ -103,7 +103,7 @@ _PLAIN_REDUCTIONS = ("add", "maximum", "minimum", "multiply")
 
 
 def elementwise(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
-    """Adds an element-wise instruction, whose operands have the shape of the result or are scalars."""
+    """Adds an element-wise instruction; the caller has checked that operands have the shape of the result or are scalars."""
     rank = len(dims(instruction))
     # A clamp may have scalar bounds, and a select a scalar predicate; scalars stay in one bank.
     options = tuple(
@@ -170,8 +170,11 @@ def _reduce_window(walk: Walk, instruction: Instruction, operands: list[Variable
 
 
 def reduce(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Value:
-    """Adds a reduction of one or several arrays along the same dimensions. The second half of the operands are initial
-    values."""
+    """Adds a reduction of one or several arrays along the same dimensions. The second half of the operands are initial values.
+
+    Returns an array, or a tuple of arrays if the instruction does. Raises InputError if the numbers of arrays, initial values
+    and results differ, if the arrays have different shapes, or if an attribute is missing or wrong.
+    """
     half = len(operands) // 2
     outputs = len(instruction.shape.leaves)
     if not half or len(operands) != 2 * half or outputs != half:
@@ -189,7 +192,8 @@ def reduce(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Va
 
 
 def _kind(walk: Walk, instruction: Instruction) -> str:
-    """The opcode that a reduction applies to two values, ``other`` if it is not one of a few."""
+    """The opcode that a reduction applies to two values, or ``other`` if it is not one of :data:`_PLAIN_REDUCTIONS`. Raises
+    InputError if the instruction names no computation."""
     if not instruction.called:
         raise instruction.error("found no to_apply, expected the computation that it reduces by")
     root = walk.module.computations[instruction.called[0]].root
@@ -197,7 +201,7 @@ def _kind(walk: Walk, instruction: Instruction) -> str:
 
 
 def _gather(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
-    """Adds a gather of rows of a table. A dimension of which rows contain all elements may be spread over banks."""
+    """Adds a gather of rows of a table. A dimension may be spread over banks if every row contains all of its elements."""
     table = first_operand(instruction, operands, 2)
     rank = len(table.shape)
     offsets = numbers(instruction, "offset_dims", below=len(dims(instruction)))
@@ -213,7 +217,7 @@ def _gather(walk: Walk, instruction: Instruction, operands: list[Variable]) -> V
 
 
 def _scatter(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
-    """Adds a scatter of rows into a table. A dimension of which rows contain all elements may be spread over banks."""
+    """Adds a scatter of rows into a table. A dimension may be spread over banks if every row contains all of its elements."""
     if len(operands) != 3:
         return walk.operator(instruction, operands, rules.unspread(len(operands), 1), dynamic=(0,) if operands else ())[0]
     rank = len(operands[0].shape)
@@ -269,7 +273,7 @@ def _paired(instruction: Instruction, name: str, dimensions: list[int], values: 
 
 
 def _equal_dimensions(instruction: Instruction, one: Sequence[int], two: Sequence[int]) -> list[int]:
-    """The dimensions in which two shapes of one rank are equal."""
+    """The dimensions in which two shapes are equal; raises InputError if they have different ranks."""
     if len(one) != len(two):
         raise instruction.error(f"found shapes {list(one)} and {list(two)}, expected one rank")
     return [at for at, (first, second) in enumerate(zip(one, two, strict=True)) if first == second]
@@ -291,7 +295,7 @@ _HANDLERS = MOVEMENT | OPERATORS
 _SPREAD_ALIKE = ELEMENTWISE | {"copy"}
 
 #: After calls are inlined, a module may have at most so many instructions, and name at most so many arrays. Larger modules are
-#: refused.
+#: refused, because a few calls that contain others can expand to any number of instructions.
 MAX_INSTRUCTIONS = 200_000
 MAX_ARRAYS = 1_000_000
 
@@ -307,8 +311,10 @@ def read_affine_hlo(path: str | Path, float_bytes: int | None = None) -> Program
     Raises
     ------
     InputError
-        The text is not valid, or an instruction is not supported (:func:`affine_program`); the message names the line or the
-        operator.
+        The file cannot be read, the text is not valid, or an instruction is not supported (:func:`affine_program`); the message
+        names the line or the operator.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     return affine_program(read_module(path), float_bytes)
 
@@ -324,8 +330,11 @@ def affine_program(module: HloModule, float_bytes: int | None = None) -> Program
     Raises
     ------
     InputError
-        An instruction is not supported, such as a while loop or a fusion. Use the module that XLA dumps before its
-        optimizations.
+        An instruction is not valid or not supported, or the module has more than :data:`MAX_INSTRUCTIONS` instructions or
+        :data:`MAX_ARRAYS` arrays after calls are inlined. While loops, conditionals and fusions are not supported: use the
+        module that XLA dumps before its optimizations.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     with naming(module.source):
         return _program(Walk(module, float_bytes))
@@ -344,7 +353,7 @@ def _program(walk: Walk) -> Program:
 
 def _walk(walk: Walk, computation: Computation, arguments: list[Value] | None) -> Value:
     """Adds the instructions of a computation; returns the value of its root. ``arguments`` are the operands of the call, and
-    None for the entry."""
+    None for the entry. Raises InputError if a value does not have the shape that its instruction states."""
     values: dict[str, Value] = {}
     for instruction in computation.instructions:
         check_reading()

@@ -1,6 +1,7 @@
 """The state of a walk through an HLO module, which adds operators to an affine program, and functions on values and shapes.
 
-Handlers of instructions (:mod:`stowplan.frontends.affine.hlo`) receive a :class:`Walk`.
+Handlers of instructions (:mod:`stowplan.frontends.affine.hlo`) receive a :class:`Walk`. The *leaves* of a shape or a value are
+its arrays: a tuple has those of all its parts, and an array is its own only leaf.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from stowplan.hardware.affine.program import Option
 #: A value: an array, or a tuple of values.
 Value: TypeAlias = "Variable | tuple[Value, ...]"
 
-#: A function that adds an instruction with these operands to the program, and returns its value.
+#: A function that adds an instruction with these operands to the program, and returns its value. It raises InputError, which
+#: names the instruction, if operands or attributes do not fit the opcode.
 Handler: TypeAlias = "Callable[[Walk, Instruction, list[Variable]], Variable]"
 
 #: Floating-point types, including those of 8 bits and less.
@@ -26,7 +28,10 @@ _FLOATS = re.compile(r"f64|f32|f16|bf16|f[48]e\w+")
 
 
 class Walk:
-    """The state of one walk through a module: the program so far, which is in ``builder``."""
+    """The state of one walk through a module: the program so far, which is in ``builder``.
+
+    ``float_bytes`` is the size of all floating-point numbers in bytes; None for that of the module.
+    """
 
     def __init__(self, module: HloModule, float_bytes: int | None):
         self.module, self._float_bytes = module, float_bytes
@@ -67,7 +72,8 @@ class Walk:
         )
 
     def opaque(self, instruction: Instruction, operands: list[Variable]) -> Value:
-        """Adds an operator about which nothing is known, so that each of its arrays must be in one bank."""
+        """Adds an operator about which nothing is known, so that each of its arrays must be in one bank; returns the value of
+        the instruction."""
         outputs = len(instruction.shape.leaves)
         dynamic = tuple(range(len(operands)))
         results = self.operator(instruction, operands, rules.unspread(len(operands), outputs), dynamic=dynamic)
@@ -121,7 +127,8 @@ def listed(values: Sequence[int]) -> str:
 
 
 def first_operand(instruction: Instruction, operands: list[Variable], count: int | None = 1) -> Variable:
-    """The first operand; raises InputError if there are not exactly ``count`` operands or, if that is None, no operand."""
+    """The first operand. Raises InputError if there are not exactly ``count`` operands; if ``count`` is None, one or more are
+    accepted."""
     if len(operands) != count if count is not None else not operands:
         raise instruction.error(f"found {len(operands)} operands, expected {count or 'one or more'}")
     return operands[0]

@@ -1,7 +1,7 @@
 """Makes affine programs from ONNX graphs.
 
-The values of weights need not be in the file. All shapes must be fixed, and constants that shapes or slices depend on must be
-in the file.
+The values of weights need not be in the file. All shapes must be fixed, and the values of constants on which shapes, slices and
+paddings depend must be in the file.
 
 Operators that move data become loop nests. Operators that compute get a bank rule, which lists the ways in which operands and
 results may be spread over the banks of an on-chip memory. An operand that is broadcast, as in the ``Add`` of a matrix and a
@@ -48,7 +48,7 @@ def _constant(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 def _reshape(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     name = node.output[0]
     if any(node.input[2:]):
-        # The Dropout is in training mode.
+        # Of these operators, only a Dropout has a third operand: it is in training mode, and changes its elements.
         walk.opaque(node)
         return
     walk.values[name] = walk.builder.reshape(walk.inputs(node, 1)[0], walk.shape(name), name)
@@ -205,7 +205,8 @@ def _matmul(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     one, two = len(left.shape), len(right.shape)
     walk.expect(node, one > 0 and two > 0, "an operand without dimensions", "one or more")
     contracting = [(one - 1, max(0, two - 2))]
-    # Leading dimensions of both operands are batch dimensions; those of only one operand are free.
+    # The last two dimensions of an operand are those of its matrices. Of the dimensions before them, those that both operands
+    # have are batch dimensions, and those that only one operand has are free, that is, dimensions of the result as well.
     shared = min(one, two) - 2
     batch = [(one - 3 - at, two - 3 - at) for at in reversed(range(max(0, shared)))]
     rank = len(walk.shape(node.output[0]))
@@ -281,7 +282,7 @@ def _batch_normalization(walk: Walk, node: Any, options: dict[str, Any]) -> None
 
 
 def _along_axis(walk: Walk, node: Any, options: dict[str, Any]) -> None:
-    """Adds an operator such as ``Softmax``, which combines elements along some dimensions, so that these are not spread."""
+    """Adds an operator such as ``Softmax``, which combines elements along some dimensions. These dimensions are not spread."""
     data = walk.inputs(node, 1)[0]
     rank = len(data.shape)
     # Before version 13, Softmax reduced all dimensions from the axis on.
@@ -339,8 +340,10 @@ def read_affine_onnx(path: str | Path, float_bytes: int | None = None, user_size
     MissingDependencyError
         The package onnx is not installed.
     InputError
-        The file is no ONNX model, a shape is not fixed, or the numbers of a slice or a padding are not in the file; the message
-        names the operator.
+        The file cannot be read or is no ONNX model, a shape is not fixed, an operator has a wrong operand or attribute, or the
+        numbers of a slice or a padding are not in the file; the message names the operator.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     with naming(path):
         return _program(read_onnx_file(path, user_sizes), float_bytes)

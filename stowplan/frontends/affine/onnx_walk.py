@@ -20,12 +20,16 @@ from stowplan.log import warn_unmodelled
 #: Names of ONNX's floating-point types.
 _FLOATS = re.compile("FLOAT|BFLOAT16|DOUBLE")
 
-#: A function that adds a node with these attributes to the program.
+#: A function that adds a node with these attributes to the program. It raises InputError, which names the node, if operands or
+#: attributes do not fit the operator.
 Handler: TypeAlias = "Callable[[Walk, Any, dict[str, Any]], None]"
 
 
 class Walk:
-    """The state of one walk through a graph whose shapes have been inferred: the program so far, which is in ``builder``."""
+    """The state of one walk through a graph whose shapes have been inferred: the program so far, which is in ``builder``.
+
+    ``float_bytes`` is the size of all floating-point numbers in bytes; None for that of the file.
+    """
 
     def __init__(self, file: OnnxFile, float_bytes: int | None):
         self.file, self.onnx = file, file.onnx
@@ -71,7 +75,8 @@ class Walk:
         return shape
 
     def variable(self, name: str) -> Variable:
-        """The tensor of a value; it becomes an input of the program if no operator has written it."""
+        """The tensor of a value; it becomes an input of the program if no operator has written it. Raises InputError as
+        :meth:`shape` does."""
         variable = self.values.get(name)
         if variable is None:
             # The value is an input of the graph, a weight or a constant.
@@ -105,7 +110,11 @@ class Walk:
     def ints(
         self, node: Any, options: dict[str, Any], name: str, count: int, default: Sequence[int] | None = None
     ) -> list[int]:
-        """The integers of the attribute ``name``; raises InputError if there are not exactly ``count``."""
+        """The integers of the attribute ``name``, or ``default`` if the node does not have it.
+
+        Raises InputError if there are not exactly ``count``, if one is no integer, or if there is neither an attribute nor a
+        default.
+        """
         given = options.get(name, default)
         if given is None:
             raise InputError(f"found no {name}, expected {count} numbers", place=self._place(node))
@@ -120,7 +129,7 @@ class Walk:
         Raises
         ------
         InputError
-            The number is not in ``[-rank, rank)``.
+            ``axis`` is no integer, or is not in ``[-rank, rank)``.
         """
         if not isinstance(axis, int) or not -rank <= axis < rank:
             raise InputError(f"found the axis {axis!r}, expected -{rank} to {rank - 1}", place=self._place(node))
@@ -138,7 +147,7 @@ class Walk:
         return [self.variable(name) for name in node.input[:least]]
 
     def expect(self, node: Any, holds: bool, found: object, expected: str) -> None:
-        """Raises InputError if a condition does not hold."""
+        """Raises InputError, which names the node and says what was found and expected, if ``holds`` is False."""
         if not holds:
             raise InputError(f"found {found}, expected {expected}", place=self._place(node))
 
@@ -158,8 +167,8 @@ class Walk:
     ) -> None:
         """Adds an operator whose results are those of the node.
 
-        The parameters are those of :meth:`~stowplan.frontends.affine.builder.Builder.operator`. ``options`` have an entry for
-        one result, which applies to all of them.
+        The parameters are those of :meth:`~stowplan.frontends.affine.builder.Builder.operator`, but each of ``options`` has one
+        entry for all results. Raises InputError if the shape of a result is not fixed.
         """
         names = [name for name in node.output if name]
         # Results that only training needs may have no shape, and are left out, because nothing reads them.

@@ -48,19 +48,22 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     fuse: bool = False
     """Whether a multiplication that only one addition reads is fused with it."""
     fan_out: int | None = None
-    """The largest number of consumers of one value; further consumers read it from relays, which are added instructions that
-    copy the value.
+    """The largest number of consumers of one value, at least 2; further consumers read it from relays, which are added
+    instructions that copy the value.
 
-    None: as many consumers as the machine allows. 0: no relays.
+    None: as many consumers as the machine allows (:func:`~stowplan.frontends.dfg.lower.lower`). 0: no relays.
     """
     memory: str = "instructions"
-    """How loads and stores are modelled: ``instructions`` or ``asynchronous``."""
+    """How loads and stores are modelled: ``instructions``, which have a fixed latency, or ``asynchronous``, as messages over
+    the machine's second network, which has none (:mod:`stowplan.frontends.dfg.memory`)."""
     balance: bool = False
     """Whether copies are inserted into shorter paths if limits on delays allow no schedule otherwise."""
     fixed: str | None = None
-    """Path of a file with fixed instructions: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``."""
+    """Path of a file with fixed instructions: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``. The slot is the time
+    modulo the initiation interval. What an entry does not name is free. None fixes no instructions."""
     strict: bool = False
-    """Whether an operation that is in no op table is an error rather than a generic operation."""
+    """Whether an operation that is in no op table is an error. Otherwise it is a generic operation, of which only the name and
+    the operands are known."""
     op_table: str | None = None
     """Path of a TOML file with the meaning and cost of operations, which takes precedence over the tables of this package."""
 
@@ -70,6 +73,8 @@ _YES_OR_NO = {"yes": True, "true": True, "on": True, "no": False, "false": False
 
 def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table: str | Path | None = None) -> LoopOptions:
     """Parses options from texts ``NAME=VALUE``, whose names are those of :data:`RULES`, and from paths of two files.
+
+    The files are not read. If a name is given several times, the last value counts.
 
     Raises
     ------
@@ -99,7 +104,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def values_of(rule: str) -> str:
-    """The values that a rule may have, in words."""
+    """The values that a rule may have, in words; raises KeyError if ``rule`` is not in :data:`RULES`."""
     words, is_number = RULES[rule].words, RULES[rule].is_number
     if is_number:
         return "a number, 0 or more"
@@ -107,13 +112,15 @@ def values_of(rule: str) -> str:
 
 
 def describe_rule(name: str) -> str:
-    """The meaning of a rule, its values and its default, as text for lists of options."""
+    """The meaning of a rule, its values and its default, as text for lists of options; raises KeyError if ``name`` is not in
+    :data:`RULES`."""
     rule = RULES[name]
     values = f" ({values_of(name)})" if rule.is_number or rule.words is _YES_OR_NO else ""
     return f"{rule.meaning}{values}. The default is {rule.default}."
 
 
 def _as_they_are(*words: str) -> dict[str, str]:
+    """A table in which each word stands for itself."""
     return {word: word for word in words}
 
 
@@ -197,11 +204,14 @@ def is_dot(path: str | Path) -> bool:
 def is_loop_body(path: str | Path, data: bytes | None, target: str | Path | None = None) -> bool:
     """Whether a file contains a data-flow graph.
 
-    A JSON file with nodes and edges may also be a network of layers, but the edges of a network are pairs of numbers. If a
-    target is named, a file with nodes is a data-flow graph if the target is a machine with tiles that comes with this package.
+    A JSON file with nodes and edges may also be a network of layers. Edges that are objects make it a data-flow graph, because
+    those of a network are pairs of numbers. For a target that is a machine with tiles of this package, a file with nodes is
+    always a data-flow graph.
 
     Parameters
     ----------
+    path
+        The file, which is recognized by its name if it is not JSON.
     data
         Contents of the file if it is JSON; otherwise None.
     target
@@ -231,10 +241,23 @@ def is_array(target: str | Path) -> bool:
 def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -> Problem:
     """Reads a data-flow graph from a JSON or DOT file, and makes the problem of scheduling it on a machine.
 
+    Parameters
+    ----------
+    path
+        The file, which is read as DOT if its name ends in ``.dot`` or ``.gv``, and as JSON otherwise.
+    target
+        Name of a machine of this package, or path of a target file.
+    options
+        How the graph is read and lowered. Instructions that its file ``fixed`` names take precedence over those that the graph
+        fixes.
+
     Raises
     ------
     InputError
-        The graph, the machine, the op table or a fixed instruction is not valid; the message says what is wrong, and where.
+        A file cannot be read, or the graph, the machine, the op table or a fixed instruction is not valid; the message says
+        what is wrong, and where.
+    UsageError
+        ``options.fan_out`` is 1, or ``options.inputs`` is unknown.
     """
     machine = load_machine(target)
     table = load_op_table(options.op_table)
@@ -247,7 +270,6 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -
         graph = read_json(path, reading)
         pins = _pins_within(path)
     if options.fixed is not None:
-        # Instructions that the user fixes take precedence over those that the graph fixes.
         file_pins = read_pins(options.fixed)
         named = {pin.instruction for pin in file_pins}
         pins = (*file_pins, *(pin for pin in pins if pin.instruction not in named))
@@ -260,7 +282,15 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    """The problem with fixed instructions that are read from the file ``changes["fixed"]`` in place of its own."""
+    """The problem with fixed instructions that are read from the file ``changes["fixed"]`` in place of its own.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read or is not valid, or fixes an instruction in a way that the problem does not allow.
+    KeyError
+        ``changes`` names no such file.
+    """
     with naming(changes["fixed"]):
         return msgspec.structs.replace(problem, pins=read_pins(changes["fixed"]))
 
@@ -275,7 +305,7 @@ class _Fixed(msgspec.Struct):
 
 
 def _pins_within(path: str | Path) -> tuple[Pin, ...]:
-    """The fixed instructions in a graph file."""
+    """The fixed instructions in a graph file in JSON; empty if it fixes none. Raises InputError if they are not valid."""
     return files.decode_json(files.read_bytes(path), _Fixed, _FIXED, path).fixed
 
 
@@ -285,7 +315,7 @@ def read_pins(path: str | Path) -> tuple[Pin, ...]:
     Raises
     ------
     InputError
-        The file has another form; the message names the field.
+        The file cannot be read or has another form; the message names the field.
     """
     return files.decode_json(files.read_bytes(path), tuple[Pin, ...], _FIXED, path)
 

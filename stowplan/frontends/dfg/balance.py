@@ -5,7 +5,8 @@ same instructions must take nearly the same time. The number of copies for each 
 the times of instructions and the initiation interval (II). With k copies between a producer and a consumer, the difference of
 their times is bounded by the sum of the bounds for k + 1 steps from one instruction to the next
 (:mod:`stowplan.models.modulo_scheduling.differences`). The program minimizes the number of copies first, and the II second.
-It does not model tiles and slots, so that a balanced graph may still have no plan.
+It does not model tiles and slots, so that a balanced graph may still have no plan. An II is *refuted* if these bounds prove
+that no plan has it.
 """
 
 from __future__ import annotations
@@ -22,25 +23,35 @@ from stowplan.models.modulo_scheduling.differences import farthest, hop_span, tw
 from stowplan.models.modulo_scheduling.problem import Edge, Instruction, Operand, Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 
-#: The largest number of copies between a producer and a consumer.
+#: The largest number of copies between a producer and a consumer, which bounds the times in the integer program.
 MOST_COPIES = 64
 
 #: CP-SAT's limit in deterministic seconds, so that a graph gets the same copies on every machine.
 _WORK = 1.0
 
-#: Limit in seconds of wall time.
+#: Limit in seconds of wall time, in case that the deterministic limit does not end the solver. It is so large that it should
+#: never decide the result.
 _SECONDS = 300.0
 
 
 def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lambda copy: copy) -> Problem:
     """The problem with copy instructions (op ``copy``), if limits on delays refute every II of the problem without them.
 
-    If not every II is refuted, or if no numbers of copies help, the problem itself is returned.
+    The problem itself is returned if its rules do not limit delays, if an II is not refuted, or if no numbers of copies help.
 
     Parameters
     ----------
+    problem
+        The problem.
     fill
-        Returns a copy instruction with its latency and tiles set.
+        Gets a copy instruction without latency and tiles, and returns it with them. By default it is returned unchanged, so
+        that it has the latency of the machine and may be on any tile.
+
+    Raises
+    ------
+    InputError
+        The problem with copies breaks a rule that every problem must satisfy, for example because the machine cannot execute
+        ``copy``.
     """
     if problem.rules.max_delay is None or unrefuted_iis(problem).iis:
         return problem

@@ -3,8 +3,9 @@
 Nodes and edges (also chains, ``a -> b -> c``) are read with their attributes; subgraphs are flattened. The operation of a node
 is its attribute ``opcode``, ``op``, ``operation`` or ``type``, otherwise a known word in its ``label``, otherwise its name
 without digits. The value of a constant is its attribute ``value``, ``const_value`` or ``constVal``. The *distance* of an edge,
-the number of iterations between production and use of the value, is its attribute ``distance``, ``dist`` or ``iteration``. Its
-position among the operands of its target is the attribute ``operand``, if that is a number.
+the number of iterations between production and use of the value, is its attribute ``distance``, ``dist`` or ``iteration``. The
+position of an edge among the operands of its target is the attribute ``operand``, if that is a number. Text after the graph is
+ignored.
 """
 
 from __future__ import annotations
@@ -92,12 +93,32 @@ def _unescaped(text: str) -> str:
 
 
 def read_dot(path: str | Path, reading: Reading | None = None) -> Dfg:
-    """Reads the graph of a DOT file; raises :class:`~stowplan.errors.InputError`, which names the file and the line."""
+    """Reads the graph of a DOT file.
+
+    ``reading`` says how operations are interpreted; by default with the op tables of this package, and not strictly. Raises
+    InputError, which names the file and usually the line, if the file cannot be read or as :func:`parse_dot` does.
+    """
     return parse_dot(files.read_text(path), source=path, reading=reading)
 
 
 def parse_dot(text: str, source: str | Path | None = None, reading: Reading | None = None) -> Dfg:
-    """Parses the graph of DOT text; raises :class:`~stowplan.errors.InputError`, which names the source and the line."""
+    """Parses the graph of DOT text.
+
+    Parameters
+    ----------
+    text
+        The text.
+    source
+        Path of the file for error messages and for the name of a graph without a name; None if there is no file.
+    reading
+        How operations are interpreted; by default with the op tables of this package, and not strictly.
+
+    Raises
+    ------
+    InputError
+        The text is no digraph, a distance is not a number, or the graph is not valid
+        (:func:`~stowplan.frontends.dfg.graph.join`); the message names the source and the line.
+    """
     interpretation = reading or Reading()
     tokens = _Tokens(text, source)
     if tokens.peek() == "strict":

@@ -1,5 +1,8 @@
 """Loop bodies written in Python: a function is run once on symbolic values, and its operations become a data-flow graph.
 
+Values of earlier iterations come from :func:`carried`. Outside of a function that :func:`trace` runs, Python's operators on
+symbolic values and the functions of this module raise LookupError.
+
 >>> def distance(x, y, z, x0=0.0, y0=0.0, z0=0.0):
 ...     return (x - x0) ** 2 + (y - y0) ** 2 + (z - z0) ** 2
 >>> problem = lower(trace(distance))
@@ -19,7 +22,7 @@ from stowplan.frontends.dfg.graph import Dfg
 from stowplan.frontends.dfg.lower import fuse_multiply_add
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Variable
 
-#: Powers up to this exponent are expanded into multiplications.
+#: Powers up to this exponent are expanded into multiplications; larger ones are refused.
 MOST_POWER = 64
 
 Term: TypeAlias = "Expression | int | float"
@@ -70,7 +73,11 @@ def _from_right(op: str) -> _Method:
 
 
 class Expression:
-    """A value of the loop body; Python's operators on it add instructions to the current trace."""
+    """A value of the loop body; Python's operators on it add instructions to the current trace.
+
+    The other operand is a value or a number; the operators raise UsageError for anything else, and so does the use of a value
+    as a condition of Python.
+    """
 
     __array_ufunc__ = None
 
@@ -130,7 +137,7 @@ class Carried(Expression):
 def carried(initial: float = 0.0) -> Carried:
     """Returns a value from an earlier iteration, which is ``initial`` in the first iterations.
 
-    Call its method ``becomes`` to say which value it is.
+    Call its method ``becomes`` to say which value it is. Otherwise :func:`trace` raises UsageError.
     """
     active = _TRACE.get()
     value = Carried(f"carried {len(active.carried)}", initial)
@@ -139,7 +146,11 @@ def carried(initial: float = 0.0) -> Carried:
 
 
 def select(condition: Term, when: Term, otherwise: Term) -> Expression:
-    """Returns ``when`` if the condition is not zero, otherwise ``otherwise``."""
+    """Returns ``when`` if the condition is not zero, otherwise ``otherwise``.
+
+    This function, :func:`minimum` and :func:`maximum` take values of the loop body and numbers, and raise UsageError for
+    anything else.
+    """
     return _TRACE.get().add("select", condition, when, otherwise)
 
 
@@ -165,9 +176,9 @@ def _operand(term: Term) -> Operand:
 def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool = True) -> Dfg:
     """Makes the graph of a function that computes one iteration of a loop.
 
-    The parameters of the function are variables in the memory of tiles. Those without a default are streams, which are read in
-    every iteration; those with a default are the same in all iterations. The function returns one or several values;
-    instructions on which none of them depends are removed.
+    The parameters of the function are variables in the memory of tiles. Those without a default are streams, which have a new
+    value in every iteration. Those with a default have the same value in all iterations; the default itself is not used. The
+    function returns one or several values; instructions on which none of them depends are removed.
 
     Parameters
     ----------
@@ -176,14 +187,17 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
     name
         Name of the graph; by default that of the function.
     fuse
-        Whether a multiplication that only one addition reads is fused with it.
+        Whether a multiplication that only one addition reads is fused with it. A product that the function returns stays.
 
     Raises
     ------
     UsageError
-        The function uses a value in a way for which there is no instruction.
+        The function uses a value in a way for which there is no instruction, or does not define a value of an earlier
+        iteration.
     InputError
-        It returns no computed value.
+        It returns no value that the loop body computes, or it returns one of its parameters.
+
+    Errors of the function itself are passed on.
     """
     label = str(name or getattr(function, "__name__", "loop"))
     active = _Trace()
@@ -229,7 +243,8 @@ def _live(label: str, active: _Trace, result_ids: list[str], variables: list[Var
         for instruction in active.instructions
     }
     live: set[str] = set()
-    open_names = [sources[name][0] if name in sources else name for name in result_ids]
+    results = frozenset(sources[name][0] if name in sources else name for name in result_ids)
+    open_names = [*results]
     while open_names:
         name = open_names.pop()
         if name not in live:
@@ -237,4 +252,4 @@ def _live(label: str, active: _Trace, result_ids: list[str], variables: list[Var
             open_names += [o.instruction for o in instructions[name].operands if o.instruction is not None]
     body = tuple(instruction for name, instruction in instructions.items() if name in live)
     used = {name for instruction in body for name in instruction.variables}
-    return Dfg(label, body, tuple(variable for variable in variables if variable.id in used))
+    return Dfg(label, body, tuple(variable for variable in variables if variable.id in used), results=results)

@@ -41,12 +41,16 @@ class Dfg:
     """
 
     name: str
+    """Name of the graph, for people; may be empty."""
     instructions: tuple[Instruction, ...]
     """Instructions in the order of the file; their operands are the edges of the graph."""
     variables: tuple[Variable, ...] = ()
     """Variables in the memory of tiles that instructions read or write."""
     notes: tuple[str, ...] = ()
     """Remarks for people about parts of the file that could not be represented exactly."""
+    results: frozenset[str] = frozenset()
+    """Ids of instructions whose values are known to be results of the loop body, even if other instructions read them. An
+    instruction that no other reads is a result in any case."""
 
     @cached_property
     def number(self) -> dict[str, int]:
@@ -68,9 +72,10 @@ class Dfg:
 
     @cached_property
     def components(self) -> list[int]:
-        """[instructions] A label of the strongly connected component of each instruction.
+        """For each instruction, a label of its strongly connected component.
 
-        Several instructions of one component form a recurrence.
+        Several instructions of one component form a recurrence: each of them depends on all others, perhaps through earlier
+        iterations.
         """
         edges = [(source, target) for source, targets in self.consumers.items() for target in targets]
         return strong_components(len(self.instructions), edges)
@@ -90,6 +95,7 @@ class Node(NamedTuple):
     """A node of a file."""
 
     id: str
+    """Name of the node, which no other node may have."""
     op: str
     """The operation as the file names it."""
     variables: tuple[str, ...]
@@ -97,7 +103,7 @@ class Node(NamedTuple):
     place: str
     """Its position in the file, for error messages."""
     value: float | None = None
-    """The value of a constant, if the file has it separately from the operation."""
+    """The value of a constant, if the file has it separately from the operation; otherwise None."""
 
 
 class Arrow(NamedTuple):
@@ -133,15 +139,20 @@ def join(
 
     Parameters
     ----------
+    name
+        Name of the graph.
+    nodes, arrows
+        The nodes and edges, in the order of the file.
     source
         Path of the file, for error messages.
     reading
-        How operations are interpreted; by default with the op tables of this package, and not strict.
+        How operations are interpreted; by default with the op tables of this package, and not strictly.
 
     Raises
     ------
     InputError
-        An id is missing or occurs twice, an operand is not valid, or an operation is unknown and ``reading`` is strict.
+        An id occurs twice, an edge names an id that no node has, two edges are for the same operand, or an operation is in no
+        op table and ``reading`` is strict.
     """
     interpretation = reading or Reading()
     node_of: dict[str, Node] = {}
@@ -189,7 +200,8 @@ def join(
 
 
 def _is_carried(arrow: Arrow) -> bool:
-    """Whether the value is from an earlier iteration. Without a distance, it is if the edge is from a node to itself."""
+    """Whether the value of an edge is from an earlier iteration. Without a distance, this is so for an edge from a node to
+    itself only."""
     return arrow.source == arrow.target if arrow.distance is None else arrow.distance > 0
 
 
@@ -282,18 +294,39 @@ class _Edge(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_json(path: str | Path, reading: Reading | None = None) -> Dfg:
-    """Reads the graph of a JSON file; raises :class:`~stowplan.errors.InputError`, which names the file and the field."""
+    """Reads the graph of a JSON file.
+
+    ``reading`` says how operations are interpreted; by default with the op tables of this package, and not strictly. Raises
+    InputError, which names the file and the field, if the file cannot be read or as :func:`decode_json` does.
+    """
     return decode_json(files.read_bytes(path), source=path, reading=reading)
 
 
 def decode_json(data: bytes, source: str | Path | None = None, reading: Reading | None = None) -> Dfg:
-    """Decodes a graph in JSON; raises :class:`~stowplan.errors.InputError`, which names the source and the field."""
+    """Decodes a graph in JSON.
+
+    Parameters
+    ----------
+    data
+        The JSON text.
+    source
+        Path of the file for error messages and for the name of a graph without a name; None if there is no file.
+    reading
+        How operations are interpreted; by default with the op tables of this package, and not strictly.
+
+    Raises
+    ------
+    InputError
+        The text is no JSON object with nodes and edges, a key is unknown or has a value of a wrong type, a value is out of
+        range, or the graph is not valid (:func:`join`); the message names the source and the field.
+    """
     document: dict[str, Any] = files.decode_json(data, dict[str, Any], "a JSON graph", source)
     with naming(source):
         return _graph(document, source, reading or Reading())
 
 
 def _graph(document: dict[str, Any], source: str | Path | None, reading: Reading) -> Dfg:
+    """The graph of a JSON object; raises InputError as :func:`decode_json` says."""
     edges_key = next((key for key in ("edges", *GRAPH_NAMES) if key in document), "edges")
     fields = _renamed(document, "", GRAPH_NAMES, ("nodes", "edges", "name", "fixed"), _GRAPH_NOTES)
     if document.get("directed", True) is not True:

@@ -27,8 +27,9 @@ from stowplan.result import Assumption
 def relay_fan_out(graph: Dfg, limit: int) -> Dfg:
     """The graph with at most ``limit`` different consumers of each value; further consumers read the value from relays.
 
-    Consumers on a cycle with the producer are the first to read it directly, because a relay would make the cycle longer. Those
-    with the longest path to the end of the loop body follow. An operand with a distance keeps it, but reads from the relay.
+    Consumers on a cycle with the producer are the first to read the value directly, because a relay would make the cycle
+    longer. The consumers with the longest path to the end of the loop body follow. An operand that is read from a relay keeps
+    its distance.
 
     Raises
     ------
@@ -53,7 +54,7 @@ def relay_fan_out(graph: Dfg, limit: int) -> Dfg:
         )
         for at, instruction in enumerate(graph.instructions)
     ]
-    return Dfg(graph.name, (*changed, *relays), graph.variables)
+    return Dfg(graph.name, (*changed, *relays), graph.variables, results=graph.results)
 
 
 def _spread(
@@ -97,9 +98,10 @@ def _moved(operand: Operand, number: dict[str, int], target: int, reads_from: di
 
 
 def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
-    """[instructions] Length of the longest path from each instruction to the end of the iteration, in edges.
+    """For each instruction, the length of the longest path from it to the end of the iteration, in edges.
 
-    It is 0 on and before cycles without a distance, which the constructor of the problem reports as errors.
+    It is 0 for instructions on a cycle in which all distances are 0, and for those before it. The constructor of the problem
+    reports such cycles as errors.
     """
     needs = (
         (reader, number[operand.instruction], 1)
@@ -111,10 +113,11 @@ def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
 
 
 def fuse_multiply_add(graph: Dfg) -> Dfg:
-    """Fuses each addition of two operands with a multiplication of two operands that no other instruction reads.
+    """Fuses each addition of two operands with a multiplication of two operands, if nothing else needs the product: no other
+    instruction reads it, and it is no result of the loop body.
 
-    The multiplication must be of the same iteration. If both operands could be fused, the one at the end of the longer chain of
-    instructions is, and the other one becomes the third operand.
+    The addition must read the product of the same iteration. If both operands of the addition are such products, the product at
+    the end of the longer chain of instructions is fused, and the other one becomes the third operand.
     """
     readers = Counter(operand.instruction for instruction in graph.instructions for operand in instruction.operands)
     by_id = {instruction.id: instruction for instruction in graph.instructions}
@@ -122,7 +125,7 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
 
     def fusable(operand: Operand) -> bool:
         source = by_id.get(operand.instruction or "")
-        if source is None or operand.distance or readers[source.id] != 1:
+        if source is None or operand.distance or readers[source.id] != 1 or source.id in graph.results:
             return False
         return source.op == "mul" and len(source.operands) == 2 and not source.writes
 
@@ -157,7 +160,7 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
     remaining = tuple(
         fused.get(instruction.id, instruction) for instruction in graph.instructions if instruction.id not in products
     )
-    return Dfg(graph.name, remaining, graph.variables)
+    return Dfg(graph.name, remaining, graph.variables, results=graph.results)
 
 
 Inputs = Literal["variables", "copies", "instructions"]
@@ -181,27 +184,32 @@ def lower(
 
     Parameters
     ----------
+    graph
+        The graph.
     machine
-        The machine; by default the Streaming Engine.
+        The machine; by default the Streaming Engine (:func:`stowplan.hardware.se.machines.streaming_engine`).
     rules
         Variants of the machine's constraints; by default those of docs/reference/modulo-scheduling.md.
     inputs
         How loads, inputs, parameters and constants without operands are modelled. ``variables``: each is a variable in the
         memory of one tile, on which all its readers must run; a constant is a constant operand of its readers instead.
-        ``copies``: one variable for each reader. ``instructions``: ordinary instructions.
+        ``copies``: one variable for each reader. ``instructions``: ordinary instructions. An input that nothing reads remains
+        an instruction in any case.
     fuse
         Whether a multiplication that only one addition reads is fused with it.
     fan_out
-        The largest number of consumers of one value; further consumers read it from relays. 0: no relays. None: one less than
-        the number of tiles that a tile reaches over one link, but at least 2; no relays if consumers of one value may share a
-        tile, or if values may pass through tiles.
+        The largest number of consumers of one value; further consumers read it from relays. 0: no relays. None: the number of
+        other tiles that a tile reaches over one link, but at least 2; no relays if consumers of one value may share a tile, if
+        values may pass through tiles, or if the machine has no links.
     memory
         How the remaining loads and stores are modelled. ``instructions``: ordinary instructions. ``asynchronous``: accesses to
-        memory, whose answers arrive over the asynchronous fabric (:mod:`stowplan.frontends.dfg.memory`).
+        memory, whose answers arrive over the asynchronous fabric, the machine's second network
+        (:mod:`stowplan.frontends.dfg.memory`).
     pins
-        Instructions with a fixed tile, time or slot.
+        Instructions with a fixed tile, time or slot (the time modulo the initiation interval).
     table
         Op tables with the latency and tiles of relays and fused instructions; instructions of the graph have theirs already.
+        None: relays and fused instructions have the latency of the machine, and may be on any tile.
     balance
         Whether to insert as few copies (op ``copy``) as possible into shorter paths, if ``rules`` limit delays so that there is
         no schedule otherwise (:mod:`stowplan.frontends.dfg.balance`).
@@ -214,7 +222,7 @@ def lower(
     Raises
     ------
     UsageError
-        ``inputs`` is unknown, or ``fan_out`` is 1.
+        ``inputs`` is unknown, or ``fan_out`` is less than 2 and not 0.
     InputError
         The graph breaks a rule of the problem, or it has asynchronous accesses and the machine has no memory interfaces; the
         message names the place.
@@ -261,7 +269,10 @@ def lower(
 
 
 def _chosen(matters: bool, option: str, value: object, *others: object) -> tuple[Assumption, ...]:
-    """An assumption about the value of an option, with another value to try; none if the option makes no difference."""
+    """An assumption about the value of an option, with another value to try; none if the option makes no difference.
+
+    ``matters`` says whether it makes one. The value to try is the first of ``others`` that differs from ``value``.
+    """
     other = next(one for one in others if one != value)
     return (Assumption(option, str(value), f"--set {option}={other}"),) if matters else ()
 
@@ -328,4 +339,4 @@ def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
         for instruction in graph.instructions
         if instruction.id not in outside
     ]
-    return Dfg(graph.name, tuple(instructions), tuple(variables.values()))
+    return Dfg(graph.name, tuple(instructions), tuple(variables.values()), results=graph.results)

@@ -4,9 +4,10 @@ The *asynchronous fabric* of a CGRA is a network beside the links: over it, a ti
 without a fixed latency. A *flow* is a set of instructions that are connected by values over links. A value that comes over the
 asynchronous fabric, such as the answer of the memory to a load, does not connect two instructions in this sense.
 
-Every instruction has a *level*: the largest number of loads and stores on a path to it. Values between instructions of one
-level use links, unless a load or store produces them; values from one level to another are sent over the asynchronous fabric.
-All instructions of a recurrence without memory accesses have the same level, so that the values between them use links.
+Every instruction has a *level*: the largest number of loads and stores on a path to it within one iteration. Values between
+instructions of one level use links, unless a load or store produces them; values from one level to another are sent over the
+asynchronous fabric. A *recurrence* is a cycle of values through one or more iterations. All instructions of a recurrence
+without memory accesses have the same level, so that the values between them use links.
 
 The *distance* of an operand is the number of iterations between the production of the value and its use. In the first
 iterations, in which there is no such value yet, the operand has an initial value.
@@ -25,7 +26,7 @@ from stowplan.frontends.dfg.graph import Dfg
 from stowplan.models.modulo_scheduling.machine import Machine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand
 
-#: Operations that access memory, with the kind of access.
+#: Operations that access memory, with the kind of access (the field ``memory`` of an instruction).
 ACCESSES: dict[str, Literal["load", "store"]] = {"load": "load", "store": "store"}
 
 
@@ -45,12 +46,12 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
     """Turns loads and stores into memory accesses, and sends every value between two levels over the asynchronous fabric.
 
     A value that is sent has a single reader. If several instructions need it, the reader is an added instruction (op ``copy``),
-    which passes the value on over links or to the next level.
+    which passes the value on over links or to the next level. A graph without loads and stores is returned unchanged.
 
     Raises
     ------
     InputError
-        The machine has no memory interfaces.
+        The graph has loads or stores, and the machine has no memory interfaces, over which its fabric reaches the memory.
     """
     kind = [ACCESSES.get(instruction.op) for instruction in graph.instructions]
     if not any(kind):
@@ -83,15 +84,15 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
 
 
 def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[int]:
-    """[instructions] The level of each instruction, as the docstring of the module defines it.
+    """The level of each instruction, by its number.
 
-    An instruction that only higher levels read is moved up to the lowest level that reads it, unless more values would have to
-    be sent between levels then.
+    Levels are those that the docstring of the module defines, except that some instructions are moved up: an instruction that
+    only higher levels read gets the lowest level that reads it, unless more values would then have to be sent between levels.
     """
     component = graph.components
     with_access = {component[at] for at, access in enumerate(is_access) if access}
-    # The instructions of a recurrence without memory accesses are one unit. In other recurrences some value is sent in any
-    # case.
+    # A unit is a set of instructions that get the same level. The instructions of a recurrence without memory accesses are one
+    # unit. All other instructions are units of their own, because in a recurrence with accesses some value is sent in any case.
     unit = [-1 - at if component[at] in with_access else component[at] for at in range(len(number))]
     before: dict[int, set[tuple[int, bool]]] = {one: set() for one in unit}
     after: dict[int, set[int]] = {one: set() for one in unit}
@@ -113,8 +114,8 @@ def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[i
                 order.append(target)
     accessing = {unit[at] for at, access in enumerate(is_access) if access}
     for one in reversed(order):
-        # A unit with at most one producer moves up to the lowest level that reads it: then no more values have to be sent than
-        # before.
+        # A unit without accesses that reads at most one other unit moves up to the lowest level that reads it. Then no more
+        # values have to be sent than before.
         if after[one] and one not in accessing and len(before[one]) <= 1:
             height[one] = max(height[one], min(height.get(target, 0) for target in after[one]))
     # A cycle in which all distances are 0 cannot be ordered; the constructor of the problem reports it as an error.

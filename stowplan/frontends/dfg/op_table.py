@@ -30,7 +30,7 @@ VERSION = 1
 #: Class of operations for which no table names a class.
 UNCLASSIFIED = "generic"
 
-#: The longest pattern, in characters.
+#: The longest pattern, in characters. Those of this package are much shorter.
 _MOST_PATTERN = 400
 
 
@@ -40,7 +40,7 @@ class _Costs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     latency: int | None = None
     """Clocks from the issue of an instruction to its result; None if the class does not define it."""
     tiles: tuple[int, ...] | None = None
-    """Tiles that can execute the operations; None if the class does not define them."""
+    """Numbers of the tiles that can execute the operations; None if the class does not define them."""
 
 
 class _Ops(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -55,9 +55,9 @@ class _Ops(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     group: str | None = msgspec.field(default=None, name="class")
     """The class of the operations; None if the entry does not define it."""
     latency: int | None = None
-    """Clocks from the issue of an instruction to its result; None for that of the class."""
+    """Clocks from the issue of an instruction to its result; None for the latency of the class."""
     tiles: tuple[int, ...] | None = None
-    """Tiles that can execute the operations; None for those of the class."""
+    """Numbers of the tiles that can execute the operations; None for the tiles of the class."""
 
 
 class OpTableFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -162,7 +162,11 @@ def _key(name: str) -> str:
 
 
 class OpTable:
-    """Several tables in order of precedence: each one applies to what the tables before it do not define."""
+    """Several tables in order of precedence: each one applies to what the tables before it do not define.
+
+    ``files`` are the tables, the one with the highest precedence first. ``source`` is the path of the user's table, for error
+    messages; None if there is none. Raises InputError if two entries of one table have the same name.
+    """
 
     def __init__(self, files: tuple[OpTableFile, ...], source: str | Path | None = None):
         self._layers = [_Layer(file) for file in files]
@@ -236,7 +240,7 @@ def _first(entries: list[Any], field: Callable[[Any], Any]) -> Any:
 
 
 def read_number(text: str | None) -> float | None:
-    """Reads a finite number, in decimal or with a prefix such as 0x; returns None for anything else."""
+    """Reads a finite number, in decimal or with a prefix such as 0x; returns None for anything else, also for None."""
     if text is None:
         return None
     for read in (float, lambda text: float(int(text, 0))):
@@ -266,7 +270,7 @@ def load_op_table(path: str | Path | None = None) -> OpTable:
     ------
     InputError
         The file is missing or is not TOML, a field is missing, unknown or out of range, or two entries have the same name; the
-        message names the file and the field.
+        message names the file and the field. Whether the machine has the tiles that it names is for :meth:`OpTable.check`.
     """
     if path is None:
         return _shipped()

@@ -26,6 +26,7 @@ from stowplan.frontends.tflite.model import is_tflite
 from stowplan.graph.graph import Graph
 from stowplan.hardware.memories import is_memory_target, load_target, target_names
 
+#: Names of the targets that are questions and not machines.
 ORDER_TARGET, ARENA_TARGET, REMAT_TARGET = "order", "arena", "rematerialization"
 #: The value of :func:`_target` for every target with several memories.
 MEMORY_TARGET = "memories"
@@ -36,14 +37,23 @@ def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = Fals
 
     Parameters
     ----------
+    source
+        The file.
+    options
+        The options of the user, of which ``dim``, ``shape``, ``keep`` and ``in_place`` are used if they apply to the format.
     keeps_order
         Whether operators run in the order of the file, as for the target ``arena``. Then the nodes of graphs that an ONNX node
-        runs are operators as well, and results are written over operands only if the options say so.
+        runs are operators as well, and results are written over operands only if the options say so. Otherwise they are
+        written over operands unless the options say ``in_place="none"``.
 
     Raises
     ------
     InputError
-        The file is not valid, or an input that the caller keeps (``options.keep``) is not in it.
+        The file cannot be read or is not valid, or ``options.keep`` names an input that the graph does not have.
+    MissingDependencyError
+        The package onnx or torch is needed and not installed.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     path = source.path
     in_place = options.in_place == "elementwise" if keeps_order else options.in_place != "none"
@@ -87,7 +97,11 @@ def _options(source: Source) -> frozenset[str]:
 
 
 def _target(source: Source) -> str | None:
-    """The target for which a file is read as a graph: the named one, otherwise that of its format; None for other files."""
+    """The target for which a file is read as a graph; None if it is not read as one.
+
+    It is the target that the user names. Without one, it is ``arena`` for a TensorFlow Lite model and ``order`` for an exported
+    program.
+    """
     if source.data is not None and not is_graph_file(source.data):
         return None
     if source.target in (ORDER_TARGET, ARENA_TARGET, REMAT_TARGET):
@@ -97,9 +111,23 @@ def _target(source: Source) -> str | None:
     return ARENA_TARGET if is_tflite(source.path) else ORDER_TARGET if is_exported(source.path) else None
 
 
+def _words(source: Source) -> str:
+    """Words for a file that is read as a graph."""
+    if source.data is not None:
+        return "a graph of operators and tensors"
+    if is_tflite(source.path):
+        return "a TensorFlow Lite model"
+    if is_onnx(source.path):
+        return "an ONNX model"
+    return "a program of torch.export" if is_exported(source.path) else "an HLO module"
+
+
 def _claims(source: Source) -> bool | None:
-    """Whether a file is certainly meant for another target than ``arena``: an exported program is (True), a TensorFlow Lite
-    model is not (False), and other files may be (None)."""
+    """Whether a file is meant for a target of this package other than ``arena``, if the user names several targets.
+
+    True for an exported program, False for a TensorFlow Lite model, which is meant for ``arena``, and None for all other files,
+    for which this is not certain.
+    """
     return False if is_tflite(source.path) else True if is_exported(source.path) else None
 
 
@@ -150,7 +178,7 @@ _BANKS = TargetFamily(
 )
 
 BANKS = InputFormat(
-    what="a graph for several memories",
+    what=_words,
     suffixes=(".onnx", ".pt2", ".tflite"),
     accepts=_options,
     matches=lambda source: _target(source) == MEMORY_TARGET,
@@ -168,7 +196,7 @@ _ARENA = TargetFamily.of_one(
 )
 
 ARENA = InputFormat(
-    what="a graph for an arena",
+    what=_words,
     suffixes=(".tflite",),
     accepts=lambda source: (
         _options(source) | {"capacity"} | ({"replace_offline_plan"} if is_tflite(source.path) else frozenset())
@@ -180,7 +208,7 @@ ARENA = InputFormat(
 )
 
 ORDER = InputFormat(
-    what="a graph to order",
+    what=_words,
     suffixes=(".onnx", ".pt2", ".hlo", ".hlo.txt"),
     accepts=_options,
     matches=lambda source: _target(source) == ORDER_TARGET,
@@ -196,7 +224,7 @@ ORDER = InputFormat(
 )
 
 REMATERIALIZATION = InputFormat(
-    what="a graph whose operators may run again",
+    what=_words,
     suffixes=(".onnx", ".pt2", ".hlo", ".hlo.txt"),
     accepts=lambda source: _options(source) | {"capacity"},
     matches=lambda source: _target(source) == REMAT_TARGET,
@@ -213,9 +241,12 @@ REMATERIALIZATION = InputFormat(
 
 #: The format of graphs in JSON; without a target, their operators are ordered.
 GRAPH_FILE = InputFormat(
-    what="a graph of operators and tensors",
+    what=_words,
     suffixes=(".json",),
     accepts=lambda source: frozenset(),
     matches=lambda source: source.data is not None and is_graph_file(source.data),
     open=_open_order,
 )
+
+#: All formats of graphs, in the order in which they are tried.
+FORMATS = (ARENA, ORDER, REMATERIALIZATION, BANKS, GRAPH_FILE)

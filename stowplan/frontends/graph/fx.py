@@ -68,8 +68,8 @@ INLINED = {
     "tag_activation_checkpoint": Inlined(0, 1),
 }
 
-#: Higher-order operators that may need memory that is not counted, with the subject of a warning that says which. They are in
-#: no other table, or need more memory than their graphs do.
+#: Higher-order operators that may need memory that is not counted, with the words by which a warning names this memory. They
+#: are in no other table, or need more memory than their graphs do.
 _UNSEEN = {
     "auto_functionalized": "what the operator that it runs allocates is",
     "auto_functionalized_v2": "what the operator that it runs allocates is",
@@ -84,7 +84,7 @@ class Inside(NamedTuple):
     peak: int
     """Peak of the inner graph in bytes, without its inputs."""
     results: Sequence[int]
-    """[results] Bytes of the storage of each result."""
+    """For each result, the bytes of its storage."""
     is_random: bool
     """Whether an operator of the inner graph draws random numbers."""
 
@@ -117,7 +117,8 @@ NESTED: dict[str, Callable[[Any, Sequence[Inside], int, Sequence[Any]], int]] = 
 def copied_storages(node: Any, args: Sequence[Any]) -> list[Sequence[int]]:
     """Lower bounds on the bytes of the storages of an operator's first results, from the values of its arguments.
 
-    Each entry of the list has bounds for the first results; the largest one counts.
+    Each entry of the list is a sequence with a bound for the first result, one for the second and so on. For each result, the
+    largest of its bounds counts. The list is empty for an operator that copies no more than the view.
     """
     name = str(getattr(node.target, "overloadpacket", "")).removeprefix("aten.")
     # If an argument shows the same bytes several times, as an expanded tensor does, only the view is copied.
@@ -129,7 +130,10 @@ def copied_storages(node: Any, args: Sequence[Any]) -> list[Sequence[int]]:
 
 
 def expect_modelled(node: Any, place: str) -> None:
-    """Raises InputError for an operator that is not modelled; warns of one that may need more memory than is counted."""
+    """Raises InputError for an operator that is not modelled; warns of one that may need more memory than is counted.
+
+    ``node`` is the node of the operator, and ``place`` names it in messages.
+    """
     if is_higher_order(node):
         name = str(node.target)
         if name not in INLINED and name not in NESTED and name not in _UNSEEN:
@@ -152,10 +156,11 @@ class Dialect(NamedTuple):
     alignment: int | None = None
     """Tensors are aligned to multiples of this many bytes, and their sizes rounded up; None for the size of their elements."""
     viewed: Callable[[Any], Any] | None = None
-    """A function that gets a node. It returns the node whose bytes the value shares once the graph is lowered, although the
-    operator copies; None if the operator still copies."""
+    """A function that gets a node whose operator copies in torch. If the back end makes a view of the copy, it returns the node
+    whose bytes the value then shares; otherwise None. The field is None if no operator changes in this way."""
     is_flat: bool = False
-    """Whether every node becomes exactly one operator, including nodes that run graphs and nodes without tensors."""
+    """Whether every node becomes exactly one operator, including nodes that run graphs and nodes without tensors. Then no node
+    is checked with :func:`expect_modelled`, and no result is written over an operand."""
 
 
 #: The dialect of ``torch.export``.
@@ -196,7 +201,7 @@ class FxReader:
         self._graph, self._stored, self._changed = module.graph if graph is None else graph, stored, changed
         self._dialect = dialect
         self.operators: list[Any] = []
-        """[operators] The node of each operator."""
+        """The node of each operator of the graph, in the order of the operators."""
         self._run = FakeRun(module, mode, bounds)
         self._inner_runs: list[FakeRun] = []
         self._tensors: list[Tensor] = []
@@ -223,7 +228,10 @@ class FxReader:
         Raises
         ------
         InputError
-            An operator is not modelled, or a size is not known; the message names the operator.
+            An operator is not modelled, cannot run on fake tensors or changes the bytes of an argument, or a size is not known;
+            the message names the operator.
+        TimeLimitError
+            The time limit for reading inputs is over.
         """
         placeholders = [node for node in self._graph.nodes if node.op == "placeholder"]
         for node in placeholders:
@@ -245,7 +253,8 @@ class FxReader:
         )
 
     def _returned(self, node: Any) -> list[int]:
-        """Numbers of the tensors of a value that the graph returns; a stored value becomes a tensor that no operator uses."""
+        """Numbers of the tensors of a node's value that the graph returns; a stored value becomes a tensor that no operator
+        uses. The list is empty for anything that is no tensor."""
         numbers = self._numbers.get(node, [])
         for at, tensor in enumerate(leaves(self._run.values.get(node))):
             if tensors_of(tensor) and numbers[at] is None:
@@ -314,7 +323,7 @@ class FxReader:
         self._makers[node] = self._makers[last]
 
     def _op(self, node: Any, run: FakeRun, name: str) -> None:
-        """Adds the operator of a node, with the tensors of its value and with its place in the order of effects."""
+        """Adds the operator of a node, with the tensors of its value, and with precedences if it uses overwritten storages."""
         place = f"operator {name}"
         reads = list(dict.fromkeys(number for used in node.all_input_nodes for number in self._of(used)))
         touched = dict.fromkeys(storage_key(tensor) for used in node.all_input_nodes for tensor in tensors_of(run.values[used]))

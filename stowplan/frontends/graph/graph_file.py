@@ -45,12 +45,16 @@ def is_graph_file(data: bytes) -> bool:
 
 
 def decode_graph(data: bytes, path: Path) -> Graph:
-    """Decodes the contents of a graph file; several operators of one name get names of their own.
+    """Decodes the contents of a graph file.
+
+    Operators that have the same name get names of their own, such as ``relu#3`` for the operator at position 3. ``path`` is
+    used for error messages and for the name of a graph without a name.
 
     Raises
     ------
     InputError
-        The contents are not valid; the message names the file and the field.
+        The contents are no graph file, or the graph breaks a rule (:mod:`stowplan.graph.rules`); the message names the file and
+        the field.
     """
     graph = files.decode_json(data, _Graph, "a graph of operators", path)
     counts = Counter(op.name for op in graph.ops)

@@ -32,13 +32,23 @@ _Leaves = list[int | None]
 
 
 def read_hlo(path: str | Path, *, in_place: bool = True) -> Graph:
-    """Reads the graph of a plain or gzip file of HLO text; raises InputError, which names the line.
+    """Reads the graph of a plain or gzip file of HLO text.
 
     Parameters
     ----------
+    path
+        Path of the file.
     in_place
         Whether plans will write results over operands. If so, and if an asynchronous operation writes its result over an
         operand, the end of the operation does not read this operand.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, the text is not valid or not supported, or the module is too large when loops and calls are
+        inlined (:func:`~stowplan.frontends.hlo.walk.check_extent`); the message names the line.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     module = read_module(path)
     with naming(path):
@@ -67,7 +77,8 @@ class _Reader(LeafWalk[int | None]):
         self._ops: list[Op] = []
         self._leaves: dict[str, _Leaves] = {}
         self._groups: list[list[tuple[list[int], list[int]]]] = []
-        """[operators] Groups (operands, results) of tensors; any result of a group may be written over any operand of it."""
+        """For each operator, groups (operands, results) of tensors; any result of a group may be written over any operand of
+        the same group."""
         self._in_flight: dict[int, tuple[int, tuple[int, ...]]] = {}
         """For each tensor that a started asynchronous operation writes, the operator that starts it, and the tensors that this
         operator reads."""
@@ -80,7 +91,11 @@ class _Reader(LeafWalk[int | None]):
         """Pairs of operators: the second reads a result of the asynchronous operation that the first ends."""
 
     def read(self, computation: Computation, name: str, *, is_entry: bool, in_place: bool = True) -> Graph:
-        """Reads the graph of a computation; in the entry, parameters that the caller keeps are live to the end."""
+        """Reads the graph of a computation.
+
+        ``is_entry`` says whether it is the program. Then parameters that the caller keeps, that is, does not donate, are live
+        to the end. The caller of any other computation holds its parameters and results.
+        """
         donated = {(alias.operand, alias.operand_index) for alias in self.module.input_output_alias} if is_entry else set()
         inputs: list[int] = []
         live_at_end: dict[int, None] = {}
@@ -125,10 +140,10 @@ class _Reader(LeafWalk[int | None]):
     ) -> tuple[Op, ...]:
         """The operators, each with the pairs of an operand and a result that may share bytes.
 
-        A result of a loop's body is written over the value that it replaces in the next iteration, if possible. Another result
-        is preferably written over an operand that no later operator reads, then over one that is not ``stored_outside``, then
-        over one with few readers, and then over one that is written late. A tensor that is stored outside of the computation
-        saves no bytes if it is overwritten.
+        A result of a loop's body is written over the value that it replaces in the next iteration, if possible. For all other
+        results, an operand that no later operator reads is preferred. Among several such operands, one that is not in
+        ``stored_outside`` is preferred, then one with few readers, and then one that is written late. To overwrite a tensor
+        that is stored outside of the computation saves no bytes.
 
         Parameters
         ----------
@@ -172,6 +187,7 @@ class _Reader(LeafWalk[int | None]):
         return tuple(pairs)
 
     def _instruction(self, instruction: Instruction, computation: Computation) -> _Leaves:
+        """Adds the operator of an instruction, if it is one, and returns the tensors of its leaves."""
         opcode = instruction.opcode
         if opcode in ("constant", "after-all"):
             return [None for _ in instruction.shape.leaves]
@@ -260,7 +276,7 @@ class _Reader(LeafWalk[int | None]):
 
     def _inside(self, name: str, is_loop: bool) -> _Inside:
         """The memory that a computation needs in the order of its text, without its operands and results, which the caller
-        holds."""
+        holds. ``is_loop`` says whether a while loop runs it, as its condition or its body."""
         key = name, is_loop
         if key not in self._insides:
             computation = self.module.computations[name]
@@ -280,9 +296,11 @@ class _Reader(LeafWalk[int | None]):
         return self._insides[key]
 
     def _untouched(self, computation: Computation, is_loop: bool) -> dict[int, int]:
-        """For each leaf of a computation's result that is a parameter, the number of that leaf of the parameters.
+        """The leaves of a computation's result that it returns unchanged: from the number of such a leaf to the number of the
+        same tensor among the leaves of all parameters.
 
-        For a loop, only leaves with the same number as their parameter count.
+        Of a loop's body, only leaves that have the same number in both count, because other leaves change places in each
+        iteration.
         """
         number = {leaf: at for at, leaf in enumerate(self._parameter_leaves(computation)) if leaf is not None}
         found = {at: number[leaf] for at, leaf in enumerate(self._leaves[computation.root.name]) if leaf in number}
@@ -311,11 +329,19 @@ def _tensor(name: str, leaf: ArrayShape) -> Tensor:
 
 
 def _find_tensors_without_bytes(inner: Graph, carried: dict[int, int]) -> tuple[set[int], list[int]]:
-    """Tensors of a computation that need no bytes of its own, and those that a loop copies at the end of an iteration.
+    """Finds the tensors of a computation that need no bytes besides those that its caller holds, and the tensors that a loop
+    copies at the end of an iteration.
 
-    The caller holds parameters and results, and thereby also tensors over which such a result is written. A value for the next
-    iteration must be copied if it is itself a parameter, or if it cannot be written over the current value because that is
-    still read.
+    The caller holds parameters and results. If a result is written over another tensor, the bytes of this tensor are held as
+    well. A value for the next iteration must be copied if it is itself a parameter, or if it cannot be written over the current
+    value, because the current value is still read.
+
+    Parameters
+    ----------
+    inner
+        The graph of the computation.
+    carried
+        For each result of a loop's body, the parameter that it replaces in the next iteration; empty for other computations.
     """
     last = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.reads}
     written = {tensor: at for at, op in enumerate(inner.ops) for tensor in op.writes}

@@ -1,7 +1,8 @@
 """Makes packing problems from a graph whose operators keep their order: packing in one arena, or in banks of different cost.
 
 The other lowerings of graphs are with their problems: operator order (:func:`stowplan.models.operator_order.problem.of_graph`)
-and rematerialization (:func:`stowplan.models.rematerialization.problem.of_graph`).
+and rematerialization (:func:`stowplan.models.rematerialization.problem.of_graph`). Tensors and operators are named by their
+numbers, which are their positions in the graph. A *view* is a tensor that shares the bytes of another one, its *base*.
 """
 
 from __future__ import annotations
@@ -32,8 +33,13 @@ def arena_problem(
 
     Views are parts of the buffer of their base, and results that are written over operands are parts of the operand's buffer.
 
+    The life span of a buffer is counted in operators, in an order of the graph's operators that differs from the order of the
+    file only where the file's order cannot run.
+
     Parameters
     ----------
+    graph
+        The graph.
     capacity
         Bytes of the arena; None asks for the smallest arena.
     alignment
@@ -41,6 +47,12 @@ def arena_problem(
     in_place
         Whether results are written over operands that no operator needs any more, as the pairs ``in_place`` of the graph allow.
         The runtime must do this as well; few runtimes promise it.
+
+    Raises
+    ------
+    InputError
+        The problem breaks a rule of :class:`~stowplan.models.packing.problem.Problem`, for example because the capacity is
+        negative.
     """
     structure = build(graph if in_place else without_pairs(graph))
     order = stable_order(structure)
@@ -79,8 +91,8 @@ def without_pairs(graph: AnyGraph) -> AnyGraph:
 def traffic(graph: GraphRules) -> dict[int, int]:
     """For each tensor that has bytes of its own, by its number, the number of bytes that are read and written there.
 
-    An operator reads or writes each of its tensors once and completely; of a view, only the bytes of the view. The caller of
-    the graph writes its inputs and reads its results.
+    An operator reads or writes each of its tensors once and completely. A view counts with its own size for its base, and only
+    if it is read. The caller of the graph writes its inputs and reads its results, or its outputs if the results are not known.
     """
     total = dict.fromkeys(graph.base, 0)
     for op in graph.ops:
@@ -101,8 +113,17 @@ def banks_problem(graph: GraphRules, target: MemoryTarget, *, in_place: bool = F
 
     Parameters
     ----------
+    graph
+        The graph.
+    target
+        The memories of the device.
     in_place
         See :func:`arena_problem`.
+
+    Raises
+    ------
+    InputError
+        The problem breaks a rule of :class:`~stowplan.models.banked_packing.problem.Problem`.
     """
     arena = arena_problem(graph, alignment=1, in_place=in_place)
     host = {part.id: part.buffer for part in arena.parts or ()}

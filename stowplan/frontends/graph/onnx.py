@@ -54,7 +54,10 @@ def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, flat: 
     MissingDependencyError
         The package onnx is not installed.
     InputError
-        The file is no ONNX model, or its shapes are not fixed.
+        The file cannot be read or is no ONNX model, its shapes are not fixed, or a value is read before it is written or has
+        two writers.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     with naming(path):
         reader = _Reader(read_onnx_file(path, user_sizes, with_bodies=True), in_place)
@@ -63,7 +66,8 @@ def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, flat: 
 
 
 class _Reader:
-    """Reads a graph whose shapes have been inferred; with ``outer``, a body of a node of the outer reader's graph."""
+    """Reads a graph whose shapes have been inferred. With ``outer``, the graph is a body of a node of the graph that ``outer``
+    reads, and the operators and tensors are added to those of ``outer``."""
 
     def __init__(self, file: OnnxFile, in_place: bool, outer: _Reader | None = None):
         self._graph, self._file, self._in_place = file.graph, file, in_place
@@ -76,7 +80,7 @@ class _Reader:
         self._own: set[str] = set()
         """Names of values of this graph; a graph around it may have a value of the same name."""
         self.spans: list[tuple[range, list[int]]] = []
-        """For each node that runs bodies, the numbers of its operators and of its results."""
+        """For each node that runs bodies, the numbers of all operators that stand for it, and of the tensors of its results."""
         if outer is not None:
             self._stored |= outer._stored
             self._number = dict(outer._number)
@@ -158,7 +162,7 @@ class _Reader:
             self._stored |= set(results)
             return None
         view = None
-        # A Dropout with a third input is in training mode.
+        # Of these operators, only a Dropout has a third input. It is in training mode then, and changes its elements.
         if (
             kind in _VIEWS
             and not any(node.input[2:])
@@ -177,6 +181,7 @@ class _Reader:
         return Op(id=name, reads=tuple(reads), writes=writes, in_place=pairs, kind=kind, has_effects=kind in _RANDOM)
 
     def _readers_of(self, number: int) -> int:
+        """Number of nodes and results of the graph that read the tensor with this number."""
         return self._readers[self._tensors[number].id]
 
     def _size_of(self, number: int) -> int:
@@ -187,6 +192,7 @@ class _Reader:
         return self._tensors[base].size
 
     def _size(self, name: str) -> int:
+        """Bytes of the tensor of a value."""
         return self._tensors[self._number[name]].size
 
     def _is_wanted(self, name: str) -> bool:
@@ -198,7 +204,8 @@ class _Reader:
         return -(-math.prod(self._file.shape(name)) * self._file.bits(name) // 8)
 
     def _add(self, name: str, view: int | None = None) -> int:
-        """Adds the tensor of a value, as a view of the tensor ``view`` if that is given; returns its number."""
+        """Adds the tensor of a value, as a view of the tensor ``view`` if that is given; returns its number. Raises InputError
+        if the graph has a value of this name already, or if the shape is not fixed."""
         if name in self._own:
             raise InputError(f"found {name!r} written twice, expected one writer", place=name)
         self._own.add(name)

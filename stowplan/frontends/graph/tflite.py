@@ -1,10 +1,10 @@
 """Reads the subgraphs of a TensorFlow Lite model as graphs; side effects of operators keep their order.
 
 Some operators have *effects* that outlive the inference: they read or write variables, have a state, draw random numbers, call
-subgraphs with effects, or are unknown custom operators. Operators that use the same variable keep their order, and so do all
-operators whose effects are not known to be independent. Other operators may *end the inference* early, so that no later
-operator runs. Each of them is a barrier: no operator with effects moves across it, because its state would then be updated in
-other inferences than before. The table ``effects`` of ``tflite.toml`` lists these operators.
+subgraphs with effects, or are unknown operators. Operators that use the same variable keep their order, and so do all
+operators whose effects are not known to be independent. Some operators may *end the inference* early, so that no later
+operator runs. Such an operator is a barrier: if an operator with effects moved across it, its state would be updated in other
+inferences than before. The table ``effects`` of ``tflite.toml`` lists these operators.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ def read_tflite_graph(path: str | Path) -> Graph:
     ------
     InputError
         The model cannot be read (:func:`~stowplan.frontends.tflite.model.read_tflite`), or a tensor has two writers.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     model = read_tflite(path)
     warn_of_scratch(model)
@@ -51,7 +53,7 @@ def read_tflite_graph(path: str | Path) -> Graph:
 
 
 def warn_of_scratch(model: TfliteModel) -> None:
-    """Warns of operators that request scratch memory, because it is not planned."""
+    """Warns of operators of the first subgraph that request scratch memory from the runtime, because it is not planned."""
     for position, operator in enumerate(model.subgraphs[0].operators):
         if operator.code in _WITH_SCRATCH:
             text = "its kernel asks for scratch memory that is not planned: the arena may have to be larger"
@@ -59,7 +61,8 @@ def warn_of_scratch(model: TfliteModel) -> None:
 
 
 class TfliteGraphs:
-    """The subgraphs of a model as graphs."""
+    """The subgraphs of a model as graphs. ``number`` and ``graph`` are positions of subgraphs in the model; methods raise
+    IndexError if there is no such subgraph."""
 
     def __init__(self, model: TfliteModel):
         self.model = model
@@ -68,12 +71,13 @@ class TfliteGraphs:
 
     def with_calls(self, number: int) -> Graph:
         """The graph of a subgraph in which each operator needs, in addition to its results, the peak of the subgraphs that it
-        calls, whose operators run in the order of the file."""
+        calls. These run their operators in the order of the file. Raises InputError as :meth:`graph` does."""
         operators = self.model.subgraphs[number].operators
         inside = [max(map(self._peak, operator.calls), default=0) for operator in operators]
         return self.graph(number, inside, stored=False)
 
     def _peak(self, number: int) -> int:
+        """The peak of a subgraph in bytes."""
         if number not in self._peaks:
             structure = build(self.with_calls(number))
             self._peaks[number] = structure.peak(stable_order(structure))
@@ -84,11 +88,14 @@ class TfliteGraphs:
 
         Parameters
         ----------
+        number
+            Position of the subgraph in the model.
         inside
-            [operators] Bytes that each operator needs while it runs, such as scratch memory. They become a tensor that it
-            writes and that no operator reads.
+            For each operator, the bytes that it needs while it runs, such as scratch memory. They become a tensor that the
+            operator writes and that no operator reads. An empty sequence means that no operator needs any.
         stored
-            Whether tensors that no operator writes and that are not planned, such as weights, are included, with 0 bytes.
+            Whether tensors that no operator writes and that need no memory in the arena, such as weights, are included, with
+            0 bytes.
 
         Raises
         ------
@@ -162,7 +169,8 @@ class TfliteGraphs:
         return tuple(dict.fromkeys(pairs))
 
     def effects(self, graph: int) -> list[int]:
-        """[operators] Flags of each operator of a subgraph, which include those of the subgraphs that it calls."""
+        """For each operator of a subgraph, its flags, which include those of the subgraphs that it calls: the sum of 1 if it
+        has effects and 2 if it may end the inference."""
         if graph not in self._kinds:
             self._kinds[graph] = [self._kind(graph, operator) for operator in self.model.subgraphs[graph].operators]
         return self._kinds[graph]

@@ -51,8 +51,8 @@ def problem_of_exported(program: Any, *, name: str = "program", dims: Mapping[st
 def graph_of_exported(program: Any, *, name: str = "program", dims: Mapping[str, int] | None = None) -> Graph:
     """Reads the graph of a ``torch.export.ExportedProgram``; each symbolic size is replaced by its upper bound.
 
-    Operators that use bytes that an operator overwrites keep their order. A warning is issued for operators that may allocate
-    memory that is not counted.
+    If an operator overwrites bytes, the operators that use these bytes before it in the program stay before it, and those that
+    use them after it stay after it. A warning is issued for operators that may allocate memory that is not counted.
 
     Raises
     ------
@@ -61,7 +61,7 @@ def graph_of_exported(program: Any, *, name: str = "program", dims: Mapping[str,
     """
     signature = program.graph_signature
     changed = set(getattr(signature, "user_inputs_to_mutate", {}).values())
-    # The new values of inputs and buffers come before the results.
+    # A program returns the new values of the inputs and module buffers that it overwrites, and after them its results.
     first = len(signature.output_specs) - len(signature.user_outputs)
     bounds = UpperBounds(program, dims)
     return FxReader(program.graph_module, stored_inputs(program), changed, bounds=bounds).read(name, first)

@@ -55,13 +55,17 @@ def read_program(path: str | Path, *, donation: Donation = "free") -> Program:
 
     Parameters
     ----------
+    path
+        Path of the file.
     donation
         See :func:`program_from_module`.
 
     Raises
     ------
     InputError
-        See :func:`~stowplan.frontends.hlo.parse.read_module` and :func:`program_from_module`.
+        The file cannot be read, is not HLO text, or is not a valid scheduled module (:func:`program_from_module`).
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     return program_from_module(read_module(path), donation=donation)
 
@@ -79,7 +83,10 @@ def program_from_module(module: HloModule, *, donation: Donation = "free") -> Pr
     Raises
     ------
     InputError
-        The module is not scheduled, or an instruction does not fit its operands or computations; the message names the line.
+        The module is not scheduled, an instruction does not fit its operands or computations, or the program exceeds a limit of
+        :class:`~stowplan.frontends.hlo.schedule.Schedule`; the message names the line.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     with naming(module.source):
         if not module.is_scheduled:
@@ -106,9 +113,10 @@ def _hint(module: HloModule) -> str:
 def _share_storage(schedule: Schedule, donation: Donation) -> set[int]:
     """Unites the storages of values that must share storage; returns the results of updates that need their own storage.
 
-    In a compiled program every update can be in place, since the compiler has copied all values that are still needed. Text
-    that was written or changed by hand may differ: an update of a value that is read later, or that the caller keeps, counts as
-    a copy. Notes about such values are added to the schedule.
+    A *value* is one write of one array (:mod:`stowplan.frontends.hlo.schedule`). An *update* writes a part of an array and
+    leaves the rest as it is. In a compiled program every update can be in place, since the compiler has copied all values that
+    are still needed. In text that was written or changed by hand this may not hold. An update of a value that is read later, or
+    that the caller keeps, then counts as a copy. Notes about these values are added to the schedule.
     """
     values = schedule.values
     overlapping = sum(not values.share(before, after, forced=True) for before, after in schedule.carried)
@@ -230,7 +238,8 @@ def _cost_data(
 ) -> dict[str, CycleTable | SignatureCosts]:
     """The files of the option ``cycles`` as arguments of ``make_problem``.
 
-    Without a cost model, two modules become a cycle table, and all other files become signatures with their cycles.
+    Without a cost model, two modules become a cycle table, and all other files become signatures with their cycles. Raises
+    UsageError if the cost model needs two files and there are more or fewer, and InputError if a file is not valid.
     """
     from stowplan.frontends.hlo.placed import read_costs, read_cycle_table
 
@@ -245,6 +254,7 @@ def _cost_data(
 
 
 def _claims(source: Source) -> bool | None:
+    """Whether HLO text is a compiled program, and not a graph. Raises InputError if it is no HLO text."""
     return read_module(source.path).is_scheduled
 
 

@@ -18,7 +18,7 @@ from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
 #: Opcodes that read of their first operand only as many bytes as their result has.
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
-#: Entries of :func:`_updated` for opcodes that always update in place.
+#: What :func:`_updated` returns for opcodes that always update in place.
 _UPDATES = {"dynamic-update-slice": [(0, 0, 1)], "ragged-all-to-all": [(0, 1, 0)]}
 #: Opcodes whose access is that of the computation that they call.
 _FUSED = frozenset({"fusion", "async-start"})
@@ -43,7 +43,7 @@ class Access(NamedTuple):
     """Traffic of an instruction, or of a fused computation, whose parameters count as its operands."""
 
     reads: tuple[int | None, ...]
-    """[operands] Bytes that are read, if updates are in place; None for the whole operand."""
+    """For each operand, the bytes of it that are read, if updates are in place; None for the whole operand."""
     in_place: tuple[InPlace, ...]
     """Leaves of the result that are written in place of an operand."""
 
@@ -55,7 +55,10 @@ _Users = dict[str, list[tuple[Instruction, int]]]
 
 
 def fused_access(module: HloModule) -> dict[str, Access]:
-    """The access of every computation of a module, by its name, as if a fusion or an asynchronous operation called it."""
+    """The access of every computation of a module, by its name, as if a fusion or an asynchronous operation called it.
+
+    Raises InputError as :func:`instruction_access` does, and TimeLimitError if the time limit for reading inputs is over.
+    """
     access_of: dict[str, Access] = {}
     for computation in module.computations.values():
         check_reading()
@@ -68,13 +71,18 @@ def instruction_access(instruction: Instruction, computation: Computation, fused
 
     Parameters
     ----------
+    instruction
+        The instruction.
+    computation
+        The computation that contains it.
     fused
         The access of the computations before this one (:func:`fused_access`).
 
     Raises
     ------
     InputError
-        The operands of a fusion do not fit its computation, or an alias names an operand that does not exist.
+        The operands of a fusion do not fit its computation, an update has too few operands, or an alias
+        (``output_to_operand_aliasing``) names a leaf that does not exist.
     """
     access = _own_access(instruction, computation, fused)
     pairs = list(access.in_place)
@@ -170,8 +178,10 @@ def _computation_access(computation: Computation, access_of: dict[str, Access]) 
 
 
 def _root_leaves(computation: Computation) -> list[tuple[Instruction, int]]:
-    """The instruction and its leaf that each leaf of the root is; empty if the root has nested tuples, which are not written in
-    place."""
+    """For each leaf of the root, the instruction that computes it, and the number of the leaf in the value of this instruction.
+
+    The list is empty if the root has nested tuples, which are not written in place.
+    """
     root = computation.root
     parts = root.shape.parts if isinstance(root.shape, TupleShape) else (root.shape,)
     if not all(isinstance(part, ArrayShape) for part in parts):
@@ -233,7 +243,7 @@ def _follow_updates(
 
 
 def _reads_elsewhere(path: list[str], chain: set[str], computation: Computation, users: _Users, access_of: _AccessOf) -> bool:
-    """Whether an instruction other than the updates reads a parameter, or a value on the chain of updates to the root.
+    """Whether an instruction other than the updates reads a parameter, or a value on the path from the parameter to the root.
 
     A ``dynamic-slice`` does not count if it reads the slice that a single ``dynamic-update-slice`` then overwrites.
 

@@ -27,6 +27,7 @@ from stowplan.frontends.hlo.walk import custom_target
 from stowplan.log import warn_unmodelled
 
 _Arrays = Sequence[ArrayShape]
+#: Opcodes whose operands become the parameters of the computations that they call.
 _CALLING = ("fusion", "call", "async-start", "while")
 _NAMES = re.compile(r"(?:^|, )([\w-]+)=")
 _UNKNOWN_ATTRIBUTE = "is not known: what it changes, or a computation that it names, is not counted"
@@ -38,16 +39,18 @@ def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPA
 
     Parameters
     ----------
+    module
+        The module.
     timed
         Whether the times of instructions matter, and not only sizes.
     spaces
-        Memory spaces that the reader supports.
+        Numbers of the memory spaces that the reader supports; a warning names every other one.
 
     Raises
     ------
     InputError
-        The number of elements of an instruction does not follow from its operands, or the operands of a call have other sizes
-        than the parameters of the computation.
+        The number of elements of a result does not follow from its operands, the operands of a call have other sizes than the
+        parameters of the computation, or an attribute on which sizes depend is missing or wrong.
     """
     for name in sorted({*module.attributes} - MODULE_ATTRIBUTES):
         warn_unmodelled(f"the attribute {excerpt(name)} {_UNKNOWN_ATTRIBUTE}", "the module")
@@ -117,6 +120,8 @@ def _bitcast(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
 
 
 def _broadcast(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
+    """Any number of elements if the dimensions of the operand occur in the result; otherwise that of the operand, which
+    differs from that of the result."""
     into = tuple(out.dims[dim] for dim in numbers(at, "dimensions", below=len(out.dims)))
     return out.elements if into == arrays[0].dims else arrays[0].elements
 

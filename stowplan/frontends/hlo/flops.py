@@ -13,7 +13,8 @@ from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
 #: Opcodes that combine many elements into one, or the reverse, so that their operands may have more elements than their result.
 _COMBINING = frozenset({"reduce", "scatter", "select-and-scatter", "sort"})
-#: Windows with more positions than this are refused, because the time to count their taps is proportional to the positions.
+#: Convolutions with more positions than this are refused, because the time to count their taps (:func:`_convolution_flops`) is
+#: proportional to the number of positions. It is the smaller one of the kernel's and the result's size along a dimension.
 _MAX_POSITIONS = 1 << 20
 
 
@@ -27,7 +28,10 @@ class Work(NamedTuple):
 
 
 def computation_work(module: HloModule) -> dict[str, Work]:
-    """The work of every computation of a module, by its name, including nested fusions but not loops, calls and branches."""
+    """The work of every computation of a module, by its name, including nested fusions but not loops, calls and branches.
+
+    Raises InputError as :func:`instruction_work` does.
+    """
     work_of: dict[str, Work] = {}
     for computation in module.computations.values():
         flops = elementwise = 0
@@ -44,13 +48,18 @@ def instruction_work(instruction: Instruction, computation: Computation, work_of
 
     Parameters
     ----------
+    instruction
+        The instruction.
+    computation
+        The computation that contains it.
     work_of
         The work of the computations before this one, by name (:func:`computation_work`).
 
     Raises
     ------
     InputError
-        The attributes of a convolution or dot do not fit its operands.
+        The attributes of a convolution, dot or reduce-window do not fit its operands, or a convolution has a kernel and a
+        result of more than 1,048,576 positions along one dimension.
     """
     opcode = instruction.opcode
     if opcode in NO_ARITHMETIC:
@@ -101,6 +110,7 @@ def _result_array(instruction: Instruction) -> ArrayShape:
 
 
 def _dot_flops(instruction: Instruction, computation: Computation) -> int:
+    """Two operations for each element of the result and each index of the contracted dimensions."""
     left = _operand_array(instruction, computation, 0)
     contracted = numbers(instruction, "lhs_contracting_dims", below=len(left.dims), needed=False)
     return 2 * _result_array(instruction).elements * math.prod(left.dims[dim] for dim in contracted)
@@ -151,7 +161,9 @@ def _group_count(instruction: Instruction, name: str) -> int:
 def _valid_taps(size: int, kernel: int, out: int, stride: int, pad: int, left_dilation: int, right_dilation: int) -> int:
     """Number of pairs of an output position and a kernel position that meet an input element, along one dimension.
 
-    ``size``, ``kernel`` and ``out`` are the extents of input, kernel and output, and ``pad`` is the padding before the input.
+    ``size``, ``kernel`` and ``out`` are the extents of input, kernel and output; ``pad`` is the padding before the input, and
+    may be negative. ``left_dilation`` is the distance between neighbouring elements of the input, and ``right_dilation`` that
+    of the kernel.
     """
     if size == 0:
         return 0

@@ -34,9 +34,16 @@ class Group(NamedTuple):
 class InPlaceRules:
     """The rules for one module.
 
-    For each computation, :attr:`pointwise` has the numbers of those parameters that it reads only at the position that it
-    writes: all paths from them to the root are element-wise instructions, bitcasts, and updated operands of
+    For each computation, by its name, :attr:`pointwise` has the numbers of those parameters that it reads only at the position
+    that it writes: all paths from them to the root are element-wise instructions, bitcasts, and updated operands of
     ``dynamic-update-slice``.
+
+    Raises
+    ------
+    InputError
+        The operands of a fusion do not fit its computation, or an alias names a leaf that does not exist.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
 
     def __init__(self, module: HloModule):
@@ -59,12 +66,12 @@ class InPlaceRules:
             self.pointwise[computation.name] = frozenset(number for number, each in parameters if keeps[each.name])
 
     def groups(self, instruction: Instruction, computation: Computation) -> list[Group]:
-        """The groups of an instruction; any result of a group may be written over any one operand of the group.
+        """The groups of an instruction, which is in ``computation``; none if no result may be written over an operand.
 
         Raises
         ------
         InputError
-            The operands of a fusion do not fit its computation, or an alias names an operand that does not exist.
+            The operands of a fusion do not fit its computation, or an alias names a leaf that does not exist.
         """
         pairs = instruction_access(instruction, computation, self._access).in_place
         groups = [Group([pair[1:3]], [pair.output_leaf]) for pair in pairs if not pair.reads_elsewhere]

@@ -1,7 +1,8 @@
 """An HLO module: computations of instructions, with their attributes as text and as numbers.
 
-Functions that read an attribute of an instruction raise an InputError, which names the instruction and its line, if the text of
-the attribute is not valid.
+Functions and properties that read an attribute of an instruction raise an InputError, which names the instruction and its line,
+if the text of the attribute is not valid, or if a needed attribute is missing. A *leaf* is an array in a value, which may be a
+tuple; its *index* has the position at each level of the tuple, and is empty if the value is an array.
 """
 
 from __future__ import annotations
@@ -153,6 +154,8 @@ class HloModule(msgspec.Struct, frozen=True, dict=True):
 def split_attributes(text: str, line: int) -> Iterator[tuple[str, str]]:
     """Yields the name and the text of each attribute of ``name=value, name={...}, ...``; braces inside of strings are ignored.
 
+    ``line`` is the number of the line for error messages.
+
     Raises
     ------
     InputError
@@ -252,6 +255,8 @@ def numbers(instruction: Instruction, name: str, *, below: int | None = None, ne
     ----------
     below
         If given, the numbers are dimensions: all different, at least 0, and less than this.
+    needed
+        Whether InputError is raised if the instruction does not have the attribute.
     """
     text = instruction.attribute(name)
     if text is None:
@@ -276,7 +281,8 @@ def number(instruction: Instruction, name: str, *, below: int) -> int:
 
 
 def ranges(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
-    """(start, end, step) of each of ``rank`` dimensions in the attribute ``slice={[0:2], [1:10:2]}``."""
+    """(start, end, step) of each of ``rank`` dimensions in the attribute ``slice={[0:2], [1:10:2]}``. The step is at least 1;
+    without one in the text, it is 1."""
     text = instruction.attribute("slice")
     parts = _RANGE.findall(text) if text is not None and _RANGES.fullmatch(text) else []
     bounds = [(int(start), int(end), int(step or 1)) for start, end, step in parts]
@@ -288,7 +294,8 @@ def ranges(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
 
 
 def padding(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
-    """(low, high, interior) of each of ``rank`` dimensions in the attribute ``padding=1_0_1x0_2``."""
+    """(low, high, interior) of each of ``rank`` dimensions in the attribute ``padding=1_0_1x0_2``: the elements before the
+    operand, after it, and between any two of its elements. Low and high may be negative; interior is 0 if the text has none."""
     text = instruction.attribute("padding") or ""
     if not rank and not text:
         return []
@@ -299,7 +306,8 @@ def padding(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
 
 
 def window(instruction: Instruction, rank: int) -> Window:
-    """The window over ``rank`` dimensions; missing paddings are 0, and all other missing entries are 1."""
+    """The attribute ``window`` of an instruction, over ``rank`` dimensions; missing paddings are 0, and all other missing
+    entries are 1."""
     text = (instruction.attribute("window") or "{}").strip("{}")
     given: dict[str, str] = dict(part.split("=", 1) for part in text.split() if "=" in part)
 

@@ -47,7 +47,7 @@ _CALL_ATTRIBUTES = (
     "select",
     "scatter",
 )
-#: The least number of computations that an instruction must call.
+#: For each opcode, the least number of computations that an instruction must call.
 _CALLS = {"while": 2, "fusion": 1, "call": 1, "conditional": 1, "async-start": 1}
 #: Attributes that belong to ``X-start`` itself; its other attributes belong to the operation X.
 _START_ONLY = ("async_execution_thread", "backend_config", "control-predecessors", "cross_program_prefetch_index", "metadata")
@@ -63,6 +63,8 @@ def read_module(path: str | Path) -> HloModule:
     InputError
         The file cannot be read, or is not HLO text; the message names the line. If a file does not start like a module, the
         rest is not read.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     with naming(path):
         head = _peek(path)
@@ -78,10 +80,14 @@ def read_module(path: str | Path) -> HloModule:
 def parse_module(text: str, source: str | None = None) -> HloModule:
     """Parses a module from HLO text.
 
+    ``source`` is the path of the file that has the text, for error messages; None if there is no file.
+
     Raises
     ------
     InputError
         The text is not valid; the message names the line, what was found, and what was expected.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     return _Parser(text, source).parse()
 

@@ -63,7 +63,10 @@ class Placed(NamedTuple):
 
 
 class StepLeaves(NamedTuple):
-    """Numbers of the tensors of the arrays that a step's instruction reads and defines; None for an array without storage."""
+    """Numbers of the tensors of the arrays that a step's instruction reads and defines; None for an array without storage.
+
+    A tensor is one of the program (:class:`~stowplan.hardware.program.ProgramTensor`).
+    """
 
     operands: tuple[int | None, ...]
     """Tensors of the arrays of all operands, in order; tuples are flattened."""
@@ -72,7 +75,7 @@ class StepLeaves(NamedTuple):
 
 
 def placed_instructions(module: HloModule) -> dict[str, Placed]:
-    """The instructions that are steps, by name: those of the entry, and of the loops, calls and branches in it."""
+    """The instructions that may be steps, by name: those of the entry, and of the loops, calls and branches in it."""
     placed: dict[str, Placed] = {}
     waiting = [module.entry]
     seen: set[str] = set()
@@ -89,9 +92,10 @@ def placed_instructions(module: HloModule) -> dict[str, Placed]:
 
 
 def step_leaves(step: ProgramStep, at: Placed, program: Program) -> StepLeaves:
-    """The tensors of the arrays of a step.
+    """The tensors of the arrays of a step of ``program``.
 
-    ``at`` is the instruction of the step in a module in which the instruction has the same operands as in the program.
+    ``at`` is the instruction of the step. It may be that of another module than the program's, if it has the same operands
+    there.
     """
     path = step.name[: len(step.name) - len(at.instruction.name)]
 
@@ -118,6 +122,8 @@ def read_cycle_table(
         has the memory space ``fast_space``.
     program
         The program to be planned. Instructions are matched by name.
+    fast_space
+        Number of the memory space of fast memory, such as 3 for ``S(3)`` in layouts; by default CMEM of TPU v4.
 
     Returns
     -------
@@ -129,7 +135,9 @@ def read_cycle_table(
     Raises
     ------
     InputError
-        A file is not HLO text, or the first module has no estimate for any step of the program.
+        A file cannot be read or is not HLO text, or the first module has no estimate for any step of the program.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     slow, planned = placed_instructions(read_module(slow_path)), placed_instructions(read_module(planned_path))
     steps = {}
@@ -189,7 +197,12 @@ def sign_steps(module: HloModule, program: Program) -> dict[str, StepSignature]:
     Returns
     -------
     dict
-        The signature of each step, by the step's name. Steps that only name data have none.
+        The signature of each step, by the step's name. Steps that only name data, or that the module does not have, have none.
+
+    Raises
+    ------
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     placed = placed_instructions(module)
     digests, opcodes = _computation_digests(module)
@@ -249,7 +262,9 @@ def read_assignment(
     Raises
     ------
     InputError
-        The file is not HLO text, or no step has ``estimated_cycles``.
+        The file cannot be read or is not HLO text, or no step has ``estimated_cycles``.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     module = compiled if isinstance(compiled, HloModule) else read_module(compiled)
     steps = read_placements(module, signatures, fast_space=fast_space)
@@ -264,7 +279,11 @@ def read_assignment(
 def read_placements(
     module: HloModule, signatures: Mapping[str, StepSignature], *, fast_space: int = CMEM
 ) -> dict[str, StepPlacement]:
-    """Reads the memories of a program's steps, and the cycles if there are any, from a module after memory-space assignment."""
+    """Reads the memories of a program's steps, and the cycles if there are any, from a module after memory-space assignment.
+
+    The parameters are those of :func:`read_assignment`. Steps are returned by name, and the same steps are left out; if none is
+    left, the dictionary is empty.
+    """
     placed = placed_instructions(module)
     steps = {}
     for name, step in signatures.items():
@@ -303,7 +322,10 @@ def read_costs(
     Raises
     ------
     InputError
-        A file is neither a latency table nor HLO text with estimates, or no file has an entry for any step of the program.
+        A file cannot be read or is neither a latency table nor HLO text with estimates, or no file has an entry for any step of
+        the program.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     signatures = sign_steps(module, program)
     machine = target or load_target("tpu-v4")
@@ -353,6 +375,7 @@ def _computation_digests(module: HloModule) -> tuple[dict[str, str], dict[str, C
 
 
 def _digest(text: str) -> str:
+    """A hash of a text as 16 hexadecimal digits."""
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 

@@ -37,23 +37,25 @@ class Values:
 
     def __init__(self) -> None:
         self.names: list[str] = []
+        """The name of each value. This list and the next ones are indexed by the numbers of values."""
         self.sizes: list[int] = []
-        """[values] Bytes of each value; for a value that represents a storage, the bytes of the storage."""
+        """Bytes of each value; for a value that represents a storage, the bytes of the storage."""
         self.defined: list[int] = []
-        """[values] The moment at which each value is defined."""
+        """The moment at which each value is defined."""
         self.last_read: list[int] = []
-        """[values] The last moment at which each value is live."""
+        """The last moment at which each value is live."""
         self.frozen: list[bool] = []
-        """[values] Whether the value must not be overwritten: constants, and parameters that the caller keeps."""
+        """Whether each value must not be overwritten. This holds for constants, and for parameters that the caller keeps."""
         self._parent: list[int] = []
         self._lives: list[list[tuple[int, int]]] | None = None
-        """[values] For a value that represents a storage, the sorted live ranges of all values there; None before the first
+        """For each value that represents a storage, the sorted live ranges of all values there; None before the first call of
         :meth:`share`."""
         self._frozen_sets: set[int] = set()
         """Values that represent a storage with a frozen value."""
 
     def add(self, name: str, size: int, defined: int, *, frozen: bool = False) -> int:
-        """Adds a value of ``size`` bytes with storage of its own, and returns its number."""
+        """Adds a value of ``size`` bytes with storage of its own, and returns its number. ``defined`` is the moment of its
+        definition, and ``frozen`` says whether it must not be overwritten."""
         self.names.append(name)
         self.sizes.append(size)
         self.defined.append(defined)
@@ -76,10 +78,10 @@ class Values:
         return root
 
     def share(self, first: int, second: int, *, forced: bool = False) -> bool:
-        """Unites the storages of two values, if the values there are compatible.
+        """Unites the storages of two values, if the storages are compatible.
 
-        They are if both storages have the same size, no value of one is live at the same time as a value of the other, and no
-        value of either is frozen.
+        Two storages are compatible if they have the same size, if no value of one is live at the same time as a value of the
+        other, and if no value of either storage is frozen.
 
         Parameters
         ----------
@@ -89,7 +91,7 @@ class Values:
         Returns
         -------
         bool
-            Whether they are compatible, or were united before.
+            Whether the storages are compatible, or were united before.
         """
         first, second = self.storage(first), self.storage(second)
         if first == second:
@@ -115,7 +117,7 @@ class Values:
 
 
 def _is_free(lives: list[tuple[int, int]], life: tuple[int, int]) -> bool:
-    """Whether a live range overlaps none of the sorted ones.
+    """Whether the live range ``life`` overlaps none of the ranges ``lives``, which are sorted.
 
     Ranges that only touch do not overlap, but ranges with the same start do.
     """
@@ -125,13 +127,14 @@ def _is_free(lives: list[tuple[int, int]], life: tuple[int, int]) -> bool:
     return place == 0 or (lives[place - 1][0] != life[0] and lives[place - 1][1] <= life[0])
 
 
-#: A program is refused if a step runs more often than the first number, or if one run of a step computes more operations or
-#: elements than the second. The limits keep sums within 64 bits.
+#: A program is refused if a step runs more often than ``MAX_WEIGHT``, or if one run of a step computes more operations or
+#: elements than ``MAX_WORK``. The limits keep sums within 64 bits.
 MAX_WEIGHT = 10**9
 MAX_WORK = 1 << 53
 
-#: The value of a leaf without storage: a token, an array without elements, or a flag of an asynchronous copy. Leaves without
-#: storage of an asynchronous start have smaller numbers, a different one for each start, by which its end finds the start.
+#: The value of a leaf without storage: a token, an array without elements, or a flag of an asynchronous copy. A leaf without
+#: storage of an asynchronous start has a smaller number instead, which no other start has. By this number, the end of the
+#: asynchronous operation finds its start.
 NOWHERE = -1
 
 
@@ -201,7 +204,10 @@ class Schedule(LeafWalk[int]):
     Raises
     ------
     InputError
-        An instruction does not fit its operands or computations, or the program exceeds a limit.
+        An instruction does not fit its operands or computations, the program has too many instructions or is nested too deeply
+        (:func:`~stowplan.frontends.hlo.walk.check_extent`), or a step exceeds :data:`MAX_WEIGHT` or :data:`MAX_WORK`.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
 
     def __init__(self, module: HloModule):
@@ -219,6 +225,7 @@ class Schedule(LeafWalk[int]):
         self.donated: list[tuple[int, int]] = []
         """Pairs of a donated parameter's value and the value of the output that may use its storage."""
         self.notes: list[str] = []
+        """Remarks for people about parts of the module that are approximated."""
         self._work = computation_work(module)
         self._access = fused_access(module)
         self._donated = {(alias.operand, alias.operand_index) for alias in module.input_output_alias}
@@ -428,7 +435,8 @@ class Schedule(LeafWalk[int]):
         ]
 
     def _update(self, pair: InPlace, instruction: Instruction, operands: list[list[int]], results: list[int]) -> Update | None:
-        """The update of values for an update of leaves; None if a leaf has no storage."""
+        """The update of values that the update ``pair`` of leaves means; None if a leaf has no storage. Raises InputError if
+        the instruction does not have such a leaf."""
         operand = operands[pair.operand]
         if pair.output_leaf >= len(results) or pair.operand_leaf >= len(operand):
             raise instruction.error(

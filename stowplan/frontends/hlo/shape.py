@@ -40,8 +40,10 @@ MAX_BYTES = 1 << 48
 _ARRAY = r"[a-z][a-z0-9]*\[[0-9,<=]*\](?:\{[^{}]*\})?"
 _ARRAY_PARTS = re.compile(r"([a-z][a-z0-9]*)\[([0-9,<=]*)\](?:\{([^{}]*)\})?")
 _TUPLE_TOKEN = re.compile(rf"(?:/\*[^*]*\*/|\s)*(?:([(),])|({_ARRAY}))")
-#: Fields of layouts that are modelled. Fields of sparse arrays and of physical shapes are refused, because they change sizes in
-#: other ways.
+#: Fields of layouts that are accepted: the tiles (T), the memory space (S), the bits of an element (E), the number of elements
+#: to a multiple of which the array is padded at its end (L), the bytes in front of a dynamic array (M), and how the array is
+#: split between memories (SC), which does not change its size. Fields of sparse arrays and of physical shapes are refused,
+#: because they change sizes in other ways.
 _LAYOUT_FIELD = re.compile(r"(T|SC|S|E|L|M)((?:\([^()]*\))+)")
 _DIMENSION = re.compile(r"(?:<=)?([0-9]{1,18})")
 
@@ -71,7 +73,7 @@ class ArrayShape(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        """The number of the first leaf of the only part, 0, and the number of leaves, 1."""
+        """The pair ``(0, 1)``, as for a tuple with this array as its only part: the number of its first leaf, and of leaves."""
         return 0, 1
 
     @property
@@ -103,7 +105,7 @@ class TupleShape(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def sizes(self) -> tuple[tuple[str, int], ...]:
-        """[leaves] The index as it is written in names of values, such as ``{1,0}``, and the bytes on the device."""
+        """For each leaf, its index as it is written in names of values, such as ``{1,0}``, and its bytes on the device."""
         return tuple((index_text(index), leaf.device_bytes) for index, leaf in self.leaves)
 
 
@@ -129,7 +131,8 @@ def parse_shape(text: str) -> Shape:
     Raises
     ------
     InputError
-        The text is no shape, an element type or a layout field is unknown, or the layout does not fit the dimensions.
+        The text is no shape, an element type or a layout field is unknown, the layout does not fit the dimensions, or the shape
+        exceeds :data:`MAX_RANK`, :data:`MAX_DEPTH` or :data:`MAX_BYTES`.
     """
     if not text.startswith("("):
         return _parse_array(text)
@@ -252,8 +255,8 @@ def _parse_tiles(text: str, shape: str) -> tuple[tuple[int, ...], ...]:
 def _stored_elements(physical: list[int], tiles: tuple[tuple[int, ...], ...]) -> int:
     """Number of elements of a physical shape (major to minor) with the padding of all tiles.
 
-    Each tile covers the most minor dimensions. The next tile applies to the shape that results: the grid of tiles, then the
-    tile.
+    A tile of rank ``r`` divides the ``r`` most minor dimensions. In the resulting shape, they are replaced by the numbers of
+    tiles along each of them, followed by the sides of the tile. The next tile divides this shape.
     """
     for tile in tiles:
         rank = len(tile)

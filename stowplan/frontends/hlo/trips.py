@@ -15,7 +15,7 @@ _KNOWN = re.compile(r'"known_trip_count":\{"n":"([0-9]{1,18})"')
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
 _SAME_VALUE = frozenset({"bitcast", "copy", "convert", "reshape"})
 _FLIPPED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE", "EQ": "EQ"}
-#: Largest number of instructions that are followed from one value to the value that it depends on.
+#: Largest number of instructions that are followed from one value to the value that it depends on. Real loops need a few.
 _MAX_CHAIN = 1000
 
 
@@ -29,7 +29,7 @@ class _Value(NamedTuple):
 def trip_count(loop: Instruction, computation: Computation, module: HloModule) -> int | None:
     """The number of times that the body of a ``while`` runs; None if it cannot be determined.
 
-    ``computation`` is the computation that contains the loop.
+    ``computation`` is the computation of ``module`` that contains the loop. No error is raised for a loop of another form.
     """
     match = _KNOWN.search(loop.attributes_text)
     if match is not None:

@@ -19,7 +19,7 @@ from stowplan.frontends.hlo.shape import TupleShape
 IN_LINE = frozenset({"while", "call", "conditional"})
 
 #: After loops and calls are inlined, a program may have at most so many instructions, and name at most so many arrays. Larger
-#: programs are refused.
+#: programs are refused, because a walk through them would take too much time and memory.
 MAX_INSTRUCTIONS = 2_000_000
 MAX_ARRAYS = 10_000_000
 
@@ -41,6 +41,8 @@ def check_extent(
 
     Parameters
     ----------
+    module
+        The module.
     in_line
         Opcodes whose computations are inlined.
     instructions, arrays
@@ -89,6 +91,10 @@ class LeafWalk(Generic[T]):
 
         Parameters
         ----------
+        instruction
+            The instruction.
+        computation
+            The computation that contains it.
         leaves
             The data of the leaves of earlier instructions of the computation, by the name of the instruction.
 
@@ -125,7 +131,8 @@ class LeafWalk(Generic[T]):
     def passed(self, instruction: Instruction, operands: Sequence[Sequence[T]], nothing: T) -> dict[int, T]:
         """The data of the leaves of an asynchronous start that are not its results, by the number of the leaf.
 
-        These leaves are the operands, and flags, which get ``nothing``. There are none for all other instructions.
+        These leaves are the operands, whose data are in ``operands``, and flags, which get ``nothing``. The dictionary is empty
+        for all other instructions.
 
         Raises
         ------
@@ -155,7 +162,7 @@ def first_operand(instruction: Instruction, computation: Computation) -> Instruc
 
 
 def custom_target(instruction: Instruction) -> str | None:
-    """The target of a custom call; None for every other opcode."""
+    """The target of a custom call, empty if it has none; None for every other opcode."""
     if instruction.opcode != "custom-call":
         return None
     return (instruction.attribute("custom_call_target") or "").strip('"')

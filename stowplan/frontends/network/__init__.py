@@ -31,6 +31,8 @@ __all__ = ["is_onnx", "read_exported", "read_layers", "read_onnx", "read_torch",
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
+    """Makes the problem of a network; raises UsageError for an unknown precision or granularity, or for a granularity of a
+    layer file."""
     # This is imported here, so that listing formats does not load it.
     from stowplan.hardware.nnp_i.problem import build_problem
 

@@ -2,15 +2,15 @@
 
 There are two granularities. ``layer`` is for networks of convolutions: views cost nothing, and a convolution or matrix product
 is merged with the batch norm, bias, activation and residual addition after it. ``fine`` is for transformers, in which views and
-transposes move data on such hardware: every operator is a layer. ``auto`` chooses ``layer`` if there is a convolution. These
-rules give the counts of the EGRL paper (Khadka et al., ICLR 2021, section 4): 57 layers for ResNet-50, 108 for ResNet-101, 376
-for BERT.
+transposes move data on such hardware: every operator is a layer. ``auto`` chooses ``layer`` if there is a convolution,
+otherwise ``fine``. These rules give the numbers of layers of the EGRL paper (Khadka et al., ICLR 2021, section 4): 57 for
+ResNet-50, 108 for ResNet-101, 376 for BERT.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -30,7 +30,8 @@ Dims = tuple[int, ...]
 class Window(msgspec.Struct, frozen=True):
     """The window that slides over a feature map: the kernel of a convolution or of a pool.
 
-    The fields are those of :class:`stowplan.hardware.network.Operation` with the same names; all are 0 for other operations.
+    The fields are those of :class:`stowplan.hardware.network.Operation` with the same names. All are 0 for an operation without
+    a window.
     """
 
     groups: int = 0
@@ -88,7 +89,8 @@ def feature_map(shape: Dims) -> tuple[int, tuple[int, int, int]]:
     """Returns the batch size of a tensor, and its extents (x, y, z) with the channels or features as z.
 
     The shape is ``[n, z, y, x]`` for convolutions, ``[n, x, z]`` for sequences of feature vectors, and ``[n, z]`` for single
-    vectors. Further axes between channels and x count as y.
+    vectors. Further axes between channels and x count as y. A tensor with one dimension or none has the batch size 1, and all
+    its elements count as features.
     """
     if len(shape) >= 4:
         return shape[0], (shape[-1], math.prod(shape[2:-1]), shape[1])
@@ -133,10 +135,18 @@ class _Group:
 def coarsen(trace: Trace, granularity: Granularity = "auto") -> Network:
     """Makes a network from a trace.
 
+    Parameters
+    ----------
+    trace
+        The operators.
+    granularity
+        ``layer``, ``fine`` or ``auto``, as the docstring of the module describes them.
+
     Raises
     ------
     InputError
-        An operation reads a value that no earlier operation produces, or no operation is left to run.
+        An operation reads a value that no earlier operation produces, no operation is left to run, or the network breaks a rule
+        of :class:`~stowplan.hardware.network.Network`.
     UsageError
         The granularity is unknown.
     """
@@ -155,12 +165,13 @@ def coarsen(trace: Trace, granularity: Granularity = "auto") -> Network:
 def _simplify(trace: Trace, views_are_free: bool) -> tuple[list[Operation], dict[str, Dims], list[str]]:
     """Removes operations that are not needed or do not run on the device.
 
-    Operations on indices and masks alone, without weights, run on the host; their results count as values from outside.
+    Operations that read only indices and masks, and no weights, run on the host; their results count as values from outside of
+    the device, like inputs of the network.
 
     Returns
     -------
     (list, dict, list)
-        The remaining operations, each of which reads outputs of the others or values from outside; the values from outside with
+        The remaining operations, which read only outputs of each other and values from outside; the values from outside with
         their shapes; and the names of the outputs.
     """
     source: dict[str, str] = {name: name for name in trace.inputs}
@@ -257,18 +268,15 @@ def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rena
     """
     number = {group.output: index for index, group in enumerate(groups)}
     shapes = external | {operation.name: operation.shape for group in groups for operation in group.operations}
-    names: dict[str, int] = defaultdict(int)
     layers = []
     for group in groups:
         first, last = group.operations[0], group.operations[-1]
         op = "fc" if rename_products and first.op == "matmul_w" else first.op
         batch, output_shape = feature_map(last.shape)
-        # A layer has the name of its first operation; a number tells layers apart whose first operations have the same name.
-        name = first.name if names[first.name] == 0 else f"{first.name}_{names[first.name]}"
-        names[first.name] += 1
         layers.append(
             Layer(
-                name=name,
+                # Operations have different names (:func:`_simplify`), and each is in one layer.
+                name=first.name,
                 op=op,
                 inputs=tuple(sorted(number[source] for source in group.inputs if source in number)),
                 input_shape=feature_map(shapes[group.inputs[0]])[1] if group.inputs else (0, 0, 0),
@@ -291,8 +299,8 @@ def _network(trace: Trace, groups: list[_Group], external: dict[str, Dims], rena
 def _weights(operations: list[Operation]) -> int:
     """Number of elements of a layer's weights.
 
-    A batch norm after a convolution or product is folded into its kernel, so that only the shifts of the batch norm remain, or
-    are added to a bias that the layer has already.
+    The scales of a batch norm after a convolution or product are folded into the kernel. Its shifts, which are half of its
+    weights, become the bias of the layer. They count only if the layer has no bias yet, because otherwise they are added to it.
     """
     total, has_bias = 0, False
     for operation in operations:

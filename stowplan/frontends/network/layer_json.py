@@ -17,18 +17,20 @@ from stowplan.checks import expect
 from stowplan.errors import InputError, naming
 from stowplan.hardware.network import Layer, Network, Operation
 
+#: Values of the keys ``format`` and ``version``.
 FORMAT = "stowplan.layers"
 VERSION = 1
 
 #: Operations that slide a window over a feature map.
 _WINDOWED = frozenset(("conv", "maxpool", "avgpool"))
 
-#: Fields that only these operations use; they become 0 in layers of other operations.
+#: Fields that only the operations in :data:`_WINDOWED` use; they become 0 in layers of other operations.
 _WINDOW_FIELDS = ("groups", "kernel_x", "kernel_y", "stride", "pad", "dilation")
 
 
 class _Node(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A layer as it is in the file. Its sizes in bytes are redundant: they are checked against the numbers of elements."""
+    """A layer as it is in the file. Its sizes in bytes (of weights, input and output) are redundant: those that the file has
+    are checked against the numbers of elements."""
 
     id: int
     """Any number that no other layer has."""
@@ -92,6 +94,8 @@ def read_layers(path: str | Path) -> Network:
 
 def decode_layers(data: bytes, source: str | Path | None = None) -> Network:
     """Decodes the network in the contents of a layer file.
+
+    ``source`` is the path of the file for error messages, and for the name of a network without a name.
 
     Raises
     ------
@@ -194,7 +198,8 @@ def _check_bytes(node: _Node, place: str) -> None:
 
 
 def encode_layers(network: Network, source: str = "") -> bytes:
-    """Encodes a network as the contents of a layer file; :func:`decode_layers` is the inverse."""
+    """Encodes a network as the contents of a layer file; ``source`` is a remark about its origin. :func:`decode_layers` is the
+    inverse."""
     nodes = tuple(_Node(id=number, **_operation(layer)) for number, layer in enumerate(network.layers))
     file = _File(name=network.name, source=source, nodes=nodes, edges=network.edges, notes=network.notes)
     # One line for each layer, and one line for all edges, are compact, and files can still be compared line by line.

@@ -24,7 +24,8 @@ _WEIGHT_SLOTS: dict[str, list[int]] = load_facts("onnx")["network_weights"]
 
 
 def is_onnx(path: str | Path) -> bool:
-    """Whether a file is an ONNX model, judging by its name or by its first byte, with which no text begins."""
+    """Whether a file is an ONNX model, judging by its name or by its first byte, with which no text begins. A file with another
+    name that cannot be read is none."""
     if Path(path).name.removesuffix(".gz").endswith(".onnx"):
         return True
     try:
@@ -52,7 +53,8 @@ def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, granul
     MissingDependencyError
         The package onnx is not installed.
     InputError
-        The file is no ONNX model, or the model has control flow or shapes that are not fixed.
+        The file cannot be read or is no ONNX model, the model has control flow or shapes that are not fixed, an operator has
+        too few operands or dimensions, or no layer is left to run.
     UsageError
         The granularity is unknown.
     """
@@ -61,7 +63,7 @@ def read_onnx(path: str | Path, user_sizes: UserSizes = NO_USER_SIZES, *, granul
 
 
 def _operands(node: Any) -> list[str]:
-    """The operands of a product or a convolution; raises InputError if there are fewer than two."""
+    """Names of the operands of a product or a convolution; raises InputError if there are fewer than two."""
     names = [name for name in node.input if name]
     if len(names) < 2:
         message = f"found a {node.op_type} with {len(names)} inputs, expected two or more: data, and what it is multiplied with"
@@ -85,6 +87,7 @@ class _Tracer:
         self._operations: list[Operation] = []
 
     def _is_float(self, name: str) -> bool:
+        """Whether a value has a floating-point type."""
         return self._file.types.get(name) in self._floats
 
     def _classify_stored(self, name: str) -> None:
@@ -126,7 +129,8 @@ class _Tracer:
         return shape[dimension]
 
     def _add_node(self, node: Any) -> None:
-        """Adds the operations of a node, or its results to the weights or constants if it has no other operands."""
+        """Adds the operations of a node. If all its operands are weights and constants, so are its results, and no operation is
+        added."""
         kind = node.op_type
         options = {attribute.name: attribute for attribute in node.attribute}
         if kind == "Constant":
@@ -176,7 +180,8 @@ class _Tracer:
                 (self._weights if stored else self._constants).add(name)
 
     def _add(self, name: str, op: str, inputs: list[str], weights: list[str], label: str, **more: Any) -> None:
-        """Adds an operation; ``more`` are further fields of it. The shape is that of the value ``name`` unless it is given."""
+        """Adds an operation; ``more`` are further fields of it. The shape is that of the value ``name`` unless ``more`` has
+        one."""
         size = sum(elements(self._shape(weight)) for weight in weights)
         if "shape" not in more:
             more["shape"] = self._shape(name)
@@ -189,6 +194,7 @@ class _Tracer:
         self._add_with_bias(node, "matmul_w", macs=elements(self._shape(node.output[0])) * depth)
 
     def _convolution(self, node: Any, options: dict[str, Any]) -> None:
+        """Adds a convolution or a transposed one."""
         data, weight, *_ = _operands(node)
         kernel = self._shape(weight)
         # The kernel is [out, in / groups, kernel ...], or [in, out / groups, kernel ...] for a transposed convolution. Each

@@ -48,6 +48,8 @@ def read_torch(
         The package torch is not installed.
     InputError
         ``torch.export`` cannot trace the model, or the traced program cannot be read (:func:`read_exported`).
+    UsageError
+        The granularity is unknown.
     """
     torch = import_torch("a PyTorch model")
     title = name or type(model).__name__
@@ -63,13 +65,25 @@ def read_torch(
 def read_exported(program: Any, *, name: str = "network", granularity: Granularity = "auto") -> Network:
     """Makes a network from a ``torch.export.ExportedProgram`` with static shapes.
 
-    A program that runs inner graphs, or that overwrites views, is made functional first, that is, without operators that
-    overwrite their operands. Layers would otherwise lack inputs.
+    A program that runs inner graphs, or that overwrites views, is made *functional* first: torch replaces operators that
+    overwrite their operands by operators that do not. Otherwise a layer that reads an overwritten value would not list the
+    operator that overwrites it among its inputs.
+
+    Parameters
+    ----------
+    program
+        The program.
+    name
+        Name of the network.
+    granularity
+        See :func:`~stowplan.frontends.network.onnx_model.read_onnx`.
 
     Raises
     ------
     InputError
-        A shape is not static, or there are branches or loops; the message names the operator.
+        A shape is not static, there are branches or loops, or no layer is left to run; the message names the operator.
+    UsageError
+        The granularity is unknown.
     """
     if any(is_higher_order(node) or _writes_over_view(node) for node in program.graph.nodes):
         try:
@@ -178,7 +192,7 @@ class _Tracer:
         return sum(self._weights[weight.name] for weight in weights)
 
     def _add(self, node: Any, op: str, name: str | None = None, **more: Any) -> None:
-        """Adds an operation; ``more`` are further fields. Inputs and shape are those of the node unless they are given."""
+        """Adds an operation; ``more`` are further fields. Inputs and shape are those of the node unless ``more`` has them."""
         more.setdefault("inputs", self._activations(node))
         more.setdefault("shape", _shape(node))
         self._operations.append(Operation(name=name or node.name, op=op, **more))
@@ -210,6 +224,7 @@ class _Tracer:
         self._product(node, data, weight, bias, _shape(data)[-1], target)
 
     def _is_weight(self, node: Any) -> bool:
+        """Whether the value of a node is a weight."""
         return node.name in self._weights
 
     def _matmul(self, node: Any) -> None:
@@ -223,6 +238,7 @@ class _Tracer:
         self._add(node, "matmul", weights=self._size(weights), macs=elements(_shape(node)) * depth, label="matmul")
 
     def _convolution(self, node: Any) -> None:
+        """Adds a convolution or a transposed one."""
         data, weight, *rest = node.args
         bias = rest[0] if rest else node.kwargs.get("bias")
         options = _options(node)
@@ -286,10 +302,12 @@ def _tensor(value: Any) -> Any:
 
 
 def _has_tensor(node: Any) -> bool:
+    """Whether the value of a node is a tensor, or contains one."""
     return _tensor(node.meta.get("val")) is not None
 
 
 def _is_float(value: Any) -> bool:
+    """Whether the first tensor in a value has a floating-point type; False if there is none."""
     tensor = _tensor(value)
     return tensor is not None and bool(tensor.dtype.is_floating_point)
 
@@ -318,7 +336,7 @@ def _last(value: Any, default: int) -> int:
 
 
 def _pool_window(node: Any) -> Window:
-    """The window of a pool; dilations are not read."""
+    """The window of a pool."""
     options = _options(node)
     if "kernel_size" not in options:
         # The window of an adaptive pool is as large as needed for its output.
@@ -327,5 +345,12 @@ def _pool_window(node: Any) -> Window:
         return Window(1, kernel[1], kernel[0], kernel[1], 0, 1)
     size = options["kernel_size"]
     kernel = (size, size) if isinstance(size, int) else tuple(size)
-    stride = _last(options.get("stride"), kernel[-1])
-    return Window(1, kernel[-1], kernel[-2] if len(kernel) > 1 else 1, stride, _last(options.get("padding"), 0), 1)
+    return Window(
+        1,
+        kernel[-1],
+        kernel[-2] if len(kernel) > 1 else 1,
+        _last(options.get("stride"), kernel[-1]),
+        _last(options.get("padding"), 0),
+        # Only a maximum has dilations.
+        _last(options.get("dilation"), 1),
+    )

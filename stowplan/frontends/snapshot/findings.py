@@ -19,8 +19,8 @@ from stowplan.frontends.snapshot.trace import Allocation, Trace
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 
-#: A report names at most MOST holes and allocations, with at most DEEPEST lines of their stacks and WIDEST characters of each
-#: line.
+#: A report names at most MOST holes and MOST allocations, with at most DEEPEST lines of their stacks and WIDEST characters of
+#: each line.
 MOST, DEEPEST, WIDEST = 10, 12, 160
 
 #: At most so many frames of a stack are searched for a line of the user's code.
@@ -33,9 +33,25 @@ _LIBRARIES = ("/site-packages/", "/dist-packages/", "/torch/", "/lib/python", "/
 class Findings:
     """The packing problem of a snapshot, PyTorch's own layout, and a comparison of a result with this layout.
 
-    Sizes of buffers are the requested bytes, rounded up to :data:`~stowplan.frontends.snapshot.replay.ALIGNMENT`; an allocator
-    whose addresses are multiples of this cannot need less. Times are numbers of events; allocations from before the recording
-    begin at -1.
+    Sizes of buffers are the requested bytes, rounded up to multiples of
+    :data:`~stowplan.frontends.snapshot.replay.ALIGNMENT`; an allocator whose addresses are multiples of this cannot need less.
+    Times are numbers of events; allocations from before the recording begin at -1.
+
+    Parameters
+    ----------
+    trace
+        The allocations and segments of one device.
+    name
+        Name of the problem.
+    capacity
+        Bytes into which all buffers must fit; None asks for the smallest arena.
+
+    Raises
+    ------
+    InputError
+        The capacity is out of range.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
 
     def __init__(self, trace: Trace, name: str, capacity: int | None = None):
@@ -54,8 +70,10 @@ class Findings:
         self.problem = Problem(name=name, buffers=buffers, capacity=capacity)
 
     def plans(self) -> dict[str, Plan]:
-        """PyTorch's own layout as a plan named ``torch``, with segments next to each other; empty if the snapshot does not have
-        it."""
+        """PyTorch's own layout as a plan named ``torch``, with segments next to each other.
+
+        The dictionary is empty if the snapshot does not say in which segments its allocations are, or has too many segments.
+        """
         offsets = self._replay.offsets
         if offsets is None:
             return {}
@@ -66,12 +84,14 @@ class Findings:
         return {"torch": Plan(problem=self.problem.digest, objective=height, offsets=tuple(offsets))}
 
     def details(self, objective: int | None, bound: int | None) -> dict[str, Any]:
-        """Plain values for the details of a result. Sizes are in bytes, and events are given by their numbers in the trace.
+        """Entries for ``details`` of a result, as plain values that can be written to JSON. Sizes are in bytes, and events are
+        given by their numbers in the trace.
 
         Parameters
         ----------
         objective, bound
-            Bytes of the best arena that was found, and a lower bound on the bytes of every arena.
+            Bytes of the best arena that was found, and a lower bound on the bytes of every arena; None if there is none. Then
+            the entries that depend on it are None.
         """
         trace, replay, moment = self._trace, self._replay, self._replay.moment
         peaks, then = replay.peaks, replay.at(moment)
@@ -116,7 +136,7 @@ class Findings:
         changes: dict[int, list[tuple[int, int]]] = defaultdict(list)
         for allocation, buffer in zip(self._trace.allocations, self.problem.buffers, strict=True):
             changes[allocation.stream] += [(buffer.upper, -buffer.size), (buffer.lower, buffer.size)]
-        # At the same moment, allocations end before others begin: sorting puts negative sizes first.
+        # At a moment, allocations end before others begin, because sorting puts the negative sizes of ends first.
         return sum(int(np.cumsum([size for _, size in sorted(own_changes)]).max(initial=0)) for own_changes in changes.values())
 
     def _described(self, number: int) -> dict[str, Any]:

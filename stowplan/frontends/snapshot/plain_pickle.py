@@ -33,10 +33,12 @@ def _integer(digits: bytes) -> int:
 
 
 def _text(data: bytes) -> str:
+    """Text in UTF-8, in which pickles may have surrogates; raises ValueError for other bytes."""
     return data.decode("utf-8", "surrogatepass")
 
 
-# The byte of each opcode by its name, and the name by the byte. After them come the supported opcodes, similar ones in tables.
+# The byte of each opcode by its name, and the name by the byte. The lines after these list the supported opcodes; opcodes that
+# are decoded in the same way are in one table.
 _CODE = {opcode.name: ord(opcode.code) for opcode in pickletools.opcodes}
 _NAME = {code: name for name, code in _CODE.items()}
 _GET1, _GET4, _PUT, _PUT1, _PUT4 = (_CODE[name] for name in ("BINGET", "LONG_BINGET", "MEMOIZE", "BINPUT", "LONG_BINPUT"))
@@ -154,7 +156,7 @@ def load(data: bytes) -> Any:
 
 
 def _refused(found: str, expected: str) -> InputError:
-    """The error for a pickle that is not read."""
+    """The error for a pickle that is not read; :func:`load` adds the position."""
     return InputError(f"found {found}, expected {expected}")
 
 

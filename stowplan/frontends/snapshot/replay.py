@@ -4,8 +4,9 @@ Blocks have the sizes that PyTorch's caching allocator gives them (``c10/cuda/CU
 and the rest of a large block is split off only if it is large enough. Addresses in the trace say which block the allocator has
 chosen, so that its choices need not be modelled. Tests compare the numbers with ``torch.cuda.memory_stats`` to the byte.
 
-A *moment* is a position in the trace: moment 0 is its start, and moment ``i + 1`` is event ``i``. A segment *grows* if it is
-expandable (``expandable_segments``), so that the allocator adds memory to it instead of reserving another segment.
+A *moment* is a position in the trace: moment 0 is its start, and moment ``i + 1`` is event ``i``. Allocations are named by
+their numbers, which are their positions in ``Trace.allocations``. A segment *grows* if it is expandable
+(``expandable_segments``), so that the allocator adds memory to it instead of reserving another segment.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ T = TypeVar("T")
 #: Sizes and addresses of blocks are multiples of this many bytes.
 ALIGNMENT = 512
 
-#: Blocks of more than this many bytes are in segments of their own sort. In these, a rest of at most so many bytes is not split
-#: off from a block.
+#: The allocator keeps blocks of more than this many bytes and smaller blocks in different segments. From a block in a segment
+#: of large blocks, a rest of at most so many bytes is not split off.
 SMALL = 1 << 20
 
-#: The allocator has a rounding setting for each power of two of MiB, up to this exponent.
+#: The allocator has a rounding setting for sizes from 1 MiB, from 2 MiB, and so on up to 2^15 MiB; this is the last exponent.
 _LARGEST_SETTING = 15
 
-#: If more pairs of segments than this would have to be compared, the layout is not computed.
+#: If more pairs of segments than this would have to be compared, which takes some seconds, the layout is not computed.
 _MOST_STEPS = 50_000_000
 
 #: The deadline is checked each time so many allocations have been replayed.
@@ -87,21 +88,22 @@ class _Tenure:
 
 
 class Replay:
-    """The result of replaying a trace.
+    """The result of replaying a trace. The constructor raises TimeLimitError if the time limit for reading inputs is over.
 
     Attributes
     ----------
     block
-        [allocations] Bytes of the block of each allocation.
+        Bytes of the block of each allocation, by its number.
     amounts
-        Bytes before the first event and after each event: arrays [events + 2].
+        Bytes at each moment, as arrays with an entry for each moment.
     moment
-        The first moment at which the most memory is reserved and the allocation for which it was reserved has begun.
+        The moment that a report describes: the reserved memory is largest, and the allocation ``grown_for`` has begun.
     grown_for
-        Number of that allocation; None if the memory was reserved before the trace began.
+        Number of the allocation for which the last of this memory was reserved; None if the memory was reserved before the
+        trace began.
     offsets
-        [allocations] Offset of each allocation in bytes if segments are laid out next to each other; None if the trace does not
-        say in which segment an allocation is, or if there are too many segments.
+        Offset of each allocation in bytes, by its number, in a layout in which segments are next to each other; None if the
+        trace does not say in which segment an allocation is, or if there are too many segments.
     height
         Bytes of that layout; None if there are too many segments to compute it.
     """
@@ -124,7 +126,7 @@ class Replay:
         self.moment = top if self.grown_for is None else int(self._lower[self.grown_for])
 
     def at(self, moment: int) -> Amounts[int]:
-        """Bytes at a moment."""
+        """Bytes at a moment; raises IndexError if the trace does not have it."""
         return Amounts(*(int(amount[moment]) for amount in self.amounts))
 
     @property
@@ -133,7 +135,7 @@ class Replay:
         return Amounts(*(int(amount.max()) for amount in self.amounts))
 
     def _sweep(self) -> tuple[Ints, list[int] | None]:
-        """[allocations] sizes of blocks, and offsets in the layout, computed allocation by allocation."""
+        """The size of the block of each allocation, and the offsets in the layout, computed allocation by allocation."""
         trace, block, offsets = self._trace, [], []
         moments = ((at, tenure.begin, tenure.end) for at, tenure in enumerate(self._tenures))
         changes = sorted((change for at, *both in moments for change in zip(both, (1, 0), (at, at), strict=True)), reverse=True)
@@ -228,7 +230,8 @@ class Replay:
         return sorted(holes, key=lambda hole: (-hole.size, hole.address))
 
     def last_in(self, hole: Hole, moment: int) -> int | None:
-        """Number of the allocation that was the last one to use bytes of a hole before a moment; None if the trace has none."""
+        """Number of the allocation that was the last one to use bytes of a hole before a moment; None if the trace has no such
+        allocation."""
         touches = (self._address < hole.address + hole.size) & (self._address + self.block > hole.address)
         ends = np.where(touches & (self._upper <= moment), self._upper, -1)
         return int(ends.argmax()) if ends.max(initial=-1) >= 0 else None
@@ -238,6 +241,7 @@ def rounding(settings: dict[str, Any]) -> Callable[[int], int]:
     """Returns a function that rounds sizes in bytes up as the allocator does.
 
     It rounds to multiples of 512 bytes or, if the settings say so, to one of several steps between two powers of two.
+    ``settings`` are the allocator's settings in a snapshot; entries of another form are ignored.
     """
     divisions = settings.get("roundup_power2_divisions")
     by_size = divisions if isinstance(divisions, dict) else {}
@@ -255,10 +259,11 @@ def rounding(settings: dict[str, Any]) -> Callable[[int], int]:
 
 
 def _tenures(trace: Trace) -> list[_Tenure]:
-    """The segments with the times at which they are reserved and released.
+    """The segments with the moments at which they are reserved and released.
 
-    They are found backwards from the end of the trace, where all segments are known. Overlapping and adjacent ranges of
-    segments that grow are joined, because such a segment is reserved and released in parts.
+    They are found backwards from the end of the trace, where all segments are known. A segment that grows is reserved and
+    released in parts. Therefore overlapping and adjacent ranges of growing segments are joined to one segment, which counts as
+    reserved all the time.
     """
     until = {segment.address: (segment, trace.end) for segment in trace.segments if not segment.grows}
     tenures = []

@@ -17,7 +17,7 @@ from stowplan.deadline import check_reading
 from stowplan.errors import InputError
 from stowplan.log import warn_unmodelled
 
-#: Addresses, sizes, and the sum of all sizes must be below this.
+#: Addresses, sizes, and the sum of all sizes must be below this, so that sums fit in 64 bits.
 LIMIT = 1 << 60
 
 #: The largest number of events and blocks of all devices. It is limited because a small pickle may contain the same list many
@@ -153,13 +153,19 @@ def read_trace(value: Any, device: int | None) -> Trace:
 
     Parameters
     ----------
+    value
+        The unpickled snapshot.
     device
-        Index of the device; by default the one with the most events, and among equals the one with the most segments.
+        Index of the device. None means the device with the most events; among several of them, the one with the most segments,
+        and then the one with the smallest index.
 
     Raises
     ------
     InputError
-        The value is no snapshot, has no such device, or an event or a block lacks a documented field; the message names it.
+        The value is no snapshot, has too many entries or too large sizes, has no such device, or an event or a block lacks a
+        documented field; the message names the field.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     snapshot = _convert(value)
     segments_of: dict[int, list[_Segment]] = {}
@@ -216,7 +222,7 @@ class _Reader:
         """For each allocation without an event for its end, the latest moment at which it can have ended."""
 
     def read(self, events: list[_Event], segments: list[_Segment]) -> None:
-        """Adds allocations, segments and their events to the trace; ``segments`` are those at the end."""
+        """Adds allocations, segments and their events to the trace; ``segments`` are the segments at its end."""
         trace, begun = self._trace, self._trace.allocations
         check_reading()
         for moment, event in enumerate(events, 1):

@@ -1,6 +1,8 @@
 """Reads tables and vectors from a flatbuffer, the binary format of TensorFlow Lite models.
 
-A *table* has numbered fields, each of which may be missing. A position is a number of bytes from the start of the file.
+A *table* has numbered fields, each of which may be missing. A *position* is a number of bytes from the start of the file.
+Parameters ``at`` and ``table`` are positions, ``field`` is the number of a field, and ``form`` is the format of a number in
+:mod:`struct`, without the byte order.
 """
 
 from __future__ import annotations
@@ -62,16 +64,16 @@ class FlatBuffer:
         return start + 4, count
 
     def tables(self, table: int, field: int) -> list[int]:
-        """Positions of the tables in the vector of tables in a field."""
+        """Positions of the tables in the vector of tables in a field; empty without a vector."""
         start, count = self.vector(table, field, "I")
         return [start + 4 * at + offset for at, offset in enumerate(self.unpack(start, f"{count}I"))]
 
     def integers(self, table: int, field: int) -> list[int]:
-        """The 32-bit integers of the vector in a field."""
+        """The signed 32-bit integers of the vector in a field; empty without a vector."""
         start, count = self.vector(table, field, "i")
         return list(self.unpack(start, f"{count}i"))
 
     def text(self, table: int, field: int) -> str:
-        """The text in a field; empty if the table does not contain the field."""
+        """The text in a field; empty if the table does not contain the field. Bytes that are no UTF-8 are replaced."""
         start, count = self.vector(table, field)
         return self.data[start : start + count].decode("utf-8", errors="replace") if count else ""

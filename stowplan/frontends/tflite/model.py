@@ -44,8 +44,9 @@ TYPES: dict[int, str] = {kind["number"]: name for name, kind in _KNOWN["types"].
 _BYTES: dict[int, int] = {kind["number"]: kind["bytes"] for kind in _KNOWN["types"].values()}
 
 #: Numbers of builtin operators that are read in a special way. The tables after them list operators that call subgraphs, with
-#: the fields of their options that name the subgraphs; operators that are refused because they call other code; and operators
-#: that are modelled. All other operators cause a warning.
+#: the fields of their options that name the subgraphs; operators that are refused because they call other code, with words for
+#: messages; and operators that are modelled. All other operators cause a warning. 127 is a placeholder in the schema, which no
+#: operator has.
 CUSTOM, VAR_HANDLE, CALL_ONCE, IF, WHILE = 32, 142, 129, 118, 119
 _CALLING = {IF: (0, 1), WHILE: (0, 1), CALL_ONCE: (0,)}
 _REFUSED = {31: "CALL", 51: "DELEGATE", 200: "a loop", 209: "a choice"}
@@ -57,8 +58,8 @@ KNOWN_CUSTOM = frozenset(_KNOWN["operators"]["known_custom"].split())
 #: of its result.
 OPERATORS: dict[int, str] = {number: name for name, number in _KNOWN["operators"]["numbers"].items()}
 
-#: Limits on the nesting of subgraph calls and on the number of scopes. A small file may exceed them, since a subgraph may be
-#: called many times.
+#: Limits on the nesting of subgraph calls, and on the number of scopes, after which a model is refused. A small file may exceed
+#: them, since a subgraph may be called many times.
 _DEEPEST, _MOST_SCOPES = 12, 1_000_000
 
 #: Name of the metadata with a plan: version, number of subgraphs, number of tensors, and an offset for each tensor.
@@ -164,8 +165,8 @@ class TfliteModel:
     subgraphs: tuple[Subgraph, ...]
     """The subgraphs; the first one is the program."""
     offsets: tuple[int, ...]
-    """[tensors] The offset in bytes in the file's offline plan; :data:`AT_RUNTIME` if the runtime places the tensor, or if
-    there is no such plan."""
+    """For each tensor, its offset in bytes in the file's offline plan; :data:`AT_RUNTIME` if the runtime places the tensor, or
+    if there is no such plan."""
     fixed: frozenset[int]
     """Tensors that keep their offsets of the offline plan."""
     data: bytes
@@ -173,7 +174,8 @@ class TfliteModel:
     problem: Problem
     """The packing problem of the planned tensors, with the operators in the order of the file."""
     planned: tuple[int, ...]
-    """[buffers] Index of the tensor of each buffer; further buffers of the problem are tensors whose offsets are fixed."""
+    """For each of the first buffers of the problem, the index of its tensor. The buffers after these are for tensors whose
+    offsets are fixed."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +183,9 @@ class Scopes:
     """The scopes in which tensors live and operators run, as the runtime counts them; both ends are included."""
 
     first: tuple[int, ...]
-    """[tensors] The first scope of each tensor; -1 if no operator writes it and it is no input or output."""
+    """The first scope of each tensor; -1 if no operator writes it and it is no input or output."""
     last: tuple[int, ...]
-    """[tensors] The last scope of each tensor; -1 if it is not used."""
+    """The last scope of each tensor; -1 if it is not used."""
     operators: dict[tuple[int, int], tuple[int, int]]
     """The first and the last scope of each operator, including the subgraphs that it calls. The key is the index of its
     subgraph and its position there."""
@@ -217,7 +219,10 @@ def read_tflite(
     ------
     InputError
         The file cannot be read, is no TensorFlow Lite model, or is damaged; a shape or type has no fixed size; an operator
-        reads a tensor that is never written; or a subgraph calls itself.
+        is refused; an operator reads a tensor that is never written; a subgraph calls itself, or calls are nested too deeply or
+        are too many; the offline plan does not fit the tensors; or ``keep`` names an input that the model does not have.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     data = files.read_bytes(path)
     if data[4:8] != IDENTIFIER:
@@ -238,11 +243,15 @@ def scopes(tensors: int, subgraphs: Sequence[Subgraph]) -> Scopes:
     ----------
     tensors
         Number of tensors of all subgraphs.
+    subgraphs
+        The subgraphs, of which there is at least one; the first one is the program.
 
     Raises
     ------
     InputError
-        A subgraph calls itself, calls are nested too deeply, or there are too many scopes.
+        A subgraph calls itself, calls are nested more than 12 deep, or there are more than 1,000,000 scopes.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     first, last = [-1] * tensors, [-1] * tensors
     spans: dict[tuple[int, int], tuple[int, int]] = {}
@@ -397,7 +406,8 @@ class _Reader:
         return tuple(called)
 
     def _shapes(self, subgraphs: Sequence[Subgraph]) -> list[tuple[int, ...]]:
-        """[tensors] Shapes at run time, computed operator by operator in the order of the file."""
+        """The shape of each tensor at run time, computed operator by operator in the order of the file. Raises InputError as
+        :func:`~stowplan.frontends.tflite.result_shapes.result_shape` does."""
         buffer = self._buffer
         shapes = [tuple(buffer.integers(table, TENSOR_SHAPE)) for table in self._tensors]
         for operator in (operator for subgraph in subgraphs for operator in subgraph.operators):
@@ -438,7 +448,8 @@ class _Reader:
         return TfliteTensor(name, shape, kind, size, is_planned and size > 0, is_variable, is_resized)
 
     def _offline_plan(self, tensors: int) -> tuple[int, ...]:
-        """[tensors] The offset of each tensor in the offline plan; ``AT_RUNTIME`` for all tensors if there is no plan."""
+        """The offset of each tensor in the offline plan; ``AT_RUNTIME`` for all tensors if there is no plan. Raises InputError
+        if the plan is not for this number of tensors, or if an offset is less than -1."""
         buffer, offsets = self._buffer, [AT_RUNTIME] * tensors
         holders = buffer.tables(self._model, MODEL_BUFFERS)
         for entry in buffer.tables(self._model, MODEL_METADATA):
@@ -460,7 +471,8 @@ class _Reader:
 def _buffers(
     tensors: Sequence[TfliteTensor], lives: Scopes, offsets: Sequence[int], fixed: frozenset[int]
 ) -> tuple[tuple[int, ...], tuple[Buffer, ...]]:
-    """The tensors that are planned, and their buffers, followed by buffers at fixed offsets for the other tensors."""
+    """The indices of the tensors whose offsets are not fixed and that are used; and their buffers, followed by buffers at fixed
+    offsets for the tensors in ``fixed``."""
     planned, buffers, placed = [], [], []
     for number, tensor in enumerate(tensors):
         lower, upper = lives.first[number], lives.last[number] + 1

@@ -1,9 +1,9 @@
 """Shapes that kernels of TensorFlow Lite Micro compute for their results, regardless of the shapes that the file declares.
 
 The runtime plans its arena after all kernels are prepared, and uses the shapes that tensors have then. Nearly all kernels use
-the declared shape of their result. The kernels of this module replace it by a computed shape; that of RESHAPE does so only if
-the declared shape has an extent of -1. They ignore ``shape_signature``, and RESHAPE also ignores its second operand and its
-options.
+the declared shape of their result. The kernels that this module knows replace it by a computed shape; RESHAPE does so only if
+the declared shape has an extent of -1. These kernels ignore ``shape_signature``, and RESHAPE also ignores its second operand
+and its options.
 
 Sources: all calls of ``CreateWritableTensorDimsWithCopy`` in ``tensorflow/lite/micro/kernels`` of tflite-micro,
 ``reshape_common.cc``, and ``micro_allocation_info.cc``, August 2026.
@@ -19,21 +19,24 @@ from stowplan.errors import InputError
 
 Shape: TypeAlias = tuple[int, ...]
 
-#: A function that returns a number in the operator's options, from the field and its format in :mod:`struct`.
+#: A function that returns a number in the operator's options. It gets the number of the field and the number's format in
+#: :mod:`struct`, and returns 0 if the options do not have the field.
 Option: TypeAlias = Callable[[int, str], int]
 
 
 def result_shape(operator: str, declared: Shape, operands: Sequence[Shape], option: Option, place: str) -> Shape:
     """Computes the shape that a result has at run time.
 
+    It is the declared shape for all operators that are not listed in this module, and if a size of an operand is not known.
+
     Parameters
     ----------
     operator
         Name of the operator in the schema, such as ``GATHER``.
     declared
-        The shape that the file declares for the result.
+        The shape that the file declares for the result; -1 stands for a size that is not known.
     operands
-        Shapes of the operands at run time.
+        Shapes of the operands at run time, in their order.
     option
         Returns a number in the operator's options.
     place
@@ -58,7 +61,8 @@ def result_shape(operator: str, declared: Shape, operands: Sequence[Shape], opti
 
 
 def _computed_shape(operator: str, declared: Shape, operands: Sequence[Shape], option: Option) -> tuple[Shape, bool]:
-    """The shape at run time, and whether it passes the kernel's checks; raises an error if the operands have other ranks."""
+    """The shape at run time, and whether it passes the kernel's checks. If the operands do not have the ranks that the kernel
+    expects, raises ArithmeticError, LookupError or ValueError."""
     if operator == "RESHAPE":
         shape, elements = () if declared == (0,) and len(operands) == 1 else declared, prod(operands[0])
         if shape.count(-1) == 1:

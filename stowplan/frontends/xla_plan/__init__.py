@@ -1,9 +1,9 @@
 """Imports XLA's own plan as a plan of memory mapping, as faithfully as the rules allow, and reports all changes.
 
 A *stay* is a period in which XLA has a tensor in fast memory. A *use* is one access of a tensor by one step. Steps and uses are
-those of the program before XLA's memory-space assignment, the pass that decides which tensors are in fast memory. A stay that
-the rules of ``docs/reference/memory-mapping.md`` cannot express is dropped: its uses then read and write slow memory, which is
-always possible. The result says which stays were dropped, and why.
+those of the program before XLA's memory-space assignment, the pass that decides which tensors are in fast memory. A *residency*
+is a stay in a plan of stowplan. A stay that the rules of ``docs/reference/memory-mapping.md`` cannot express as a residency is
+dropped: its uses then read and write slow memory, which is always possible. The result says which stays were dropped, and why.
 
 A module imports only modules that come before it in this list:
 
@@ -38,11 +38,11 @@ class ImportedPlan(msgspec.Struct, frozen=True):
     plan: Plan
     """The valid plan of memory mapping."""
     sliced: int
-    """Number of copies that XLA makes in slices, and that were merged into one copy each."""
+    """Number of tensors that XLA copies to fast memory in slices, and that this plan copies as a whole."""
     slices: int
     """Number of stays whose copy is in slices in XLA's plan and in this one; 0 unless the problem allows slices."""
     delayed: int
-    """Number of merged copies that begin later than their first slice, because their bytes are not free before."""
+    """Number of the copies in ``sliced`` that begin later than XLA's first slice, because their bytes are not free before."""
     postponed: int
     """Number of other copies to fast memory that begin later than in XLA, because the tensor's previous stay is not over."""
     advanced: int
@@ -137,6 +137,8 @@ def import_xla_plan(
         The problem does not belong to the program, or forbids stalls.
     VerificationError
         The plan breaks a rule, and the verifier names no stay that could be dropped.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     if [step.name for step in problem.steps] != [step.name for step in program.steps]:
         raise UsageError("found a problem and a program with different steps, expected the problem made of the program")

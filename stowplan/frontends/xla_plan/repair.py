@@ -159,12 +159,12 @@ class Repair:
         self.moved = 0
         self.advanced = 0
         self._bytes = [use.bytes * step.weight for step in problem.steps for use in step.uses]
-        """[uses] Bytes that each use moves, over all runs of its step."""
+        """Bytes that each use moves, over all runs of its step."""
         horizon = problem.horizon
         self._span = [(0, horizon) if tensor.is_input or tensor.is_output else (horizon, 0) for tensor in problem.tensors]
-        """[tensors] The range ``[first, last + 1)`` of steps that use the tensor; for inputs and outputs the whole program."""
+        """For each tensor, the range ``[first, last + 1)`` of steps that use it; for inputs and outputs the whole program."""
         self._writes: list[list[int]] = [[] for _ in problem.tensors]
-        """[tensors] The steps that write each tensor, ascending."""
+        """For each tensor, the steps that write it, ascending."""
         for number, step in enumerate(problem.steps):
             for use in step.uses:
                 first, end = self._span[use.tensor]
@@ -181,7 +181,8 @@ class Repair:
         self._serve_replaced(set(trace.replaced))
 
     def drop(self, entry: PlacedStay, reason: str) -> None:
-        """Drops a stay, so that its uses read and write slow memory."""
+        """Drops a stay, so that its uses read and write slow memory. ``reason`` is a text for :attr:`Dropped.reason`. Raises
+        ValueError if the stay is not in :attr:`placed`."""
         self.placed.remove(entry)
         self._record(entry.stay, entry.uses, self.problem.tensors[entry.tensor].name, reason)
 
@@ -306,9 +307,10 @@ class Repair:
         """Resolves overlaps of stays, in the order in which they start.
 
         A stay that overlaps earlier ones, or does not fit into the capacity, is moved to a free offset. If there is none, the
-        earlier stays that overlap it start their copies to slow memory earlier or are moved. If overlaps remain, either the
-        stay is dropped or those that still overlap it are, whichever serve less traffic. A stay that does not fit into the
-        capacity and cannot be moved is always dropped.
+        earlier stays that overlap it start their copies to slow memory earlier or are moved. If overlaps remain, the bytes that
+        the stay's uses move are compared with those of the earlier stays that still overlap it. Either the stay is dropped or
+        these earlier stays are, whichever move fewer bytes. A stay that does not fit into the capacity and cannot be moved is
+        always dropped.
         """
         capacity = self.problem.capacity
         active: list[PlacedStay] = []

@@ -68,7 +68,7 @@ class Stay:
     evictions: list[Eviction] = field(default_factory=list)
     """Its copies to slow memory."""
     fault: str | None = None
-    """The reason why no residency can express it; None if a residency can."""
+    """The reason why no residency (a stay in a plan of stowplan) can express it; None if a residency can."""
     parts: tuple[Stay, ...] = ()
     """The slices in which it was copied, each as a stay; empty if it was copied as a whole."""
     stands_for: tuple[int, int] | None = None
@@ -124,6 +124,8 @@ class Placement(NamedTuple):
 def find_offsets(plan_path: str | Path) -> Path:
     """The path of the file ``NAME.fastmem.txt.gz`` or ``NAME.fastmem.txt`` in the folder of ``NAME.hlo.txt.gz``.
 
+    ``plan_path`` is the path of XLA's module, and may also lack the extensions ``.hlo``, ``.txt`` and ``.gz``.
+
     Raises
     ------
     InputError
@@ -143,6 +145,8 @@ def find_offsets(plan_path: str | Path) -> Path:
 
 def read_offsets(path: str | Path, fast_space: int = CMEM) -> dict[str, Placement]:
     """Reads the placement of each value in fast memory, by its name ``"instruction"`` or ``"instruction{index}"``.
+
+    ``fast_space`` is the number of the memory space of fast memory; values in other spaces are ignored.
 
     Raises
     ------

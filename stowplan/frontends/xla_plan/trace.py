@@ -31,10 +31,24 @@ T = TypeVar("T")
 class Trace(LeafWalk[Array]):
     """The stays of all tensors; the constructor finds all of them.
 
+    Parameters
+    ----------
+    program
+        The original program.
+    module
+        XLA's module after memory-space assignment.
+    placements
+        The place of each value in fast memory, by its name (:func:`~stowplan.frontends.xla_plan.stays.read_offsets`).
+    fast_space
+        Number of the memory space of fast memory in layouts.
+
     Raises
     ------
     InputError
-        The module belongs to another program, or a value has no offset.
+        The module belongs to another program or is too large when loops and calls are inlined, an instruction does not fit its
+        operands, or a value in fast memory has no offset.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
 
     def __init__(self, program: Program, module: HloModule, placements: dict[str, Placement], fast_space: int):
@@ -58,7 +72,7 @@ class Trace(LeafWalk[Array]):
         self._evictions: dict[str, tuple[Stay, Eviction]] = {}
         """The copies to slow memory that have not ended, with their stays, by the name of the instruction that starts them."""
         self._first_use = [0]
-        """[steps + 1] Number of the first use of each step."""
+        """Number of the first use of each step; after them, the number of all uses."""
         for step in program.steps:
             self._first_use.append(self._first_use[-1] + len(step.uses))
         check_extent(module)
@@ -202,10 +216,11 @@ class Trace(LeafWalk[Array]):
     def _match_replaced_step(
         self, stay: Stay, step: int, number: dict[tuple[int, bool], int], stays_by_tensor: dict[int, list[Stay | None]]
     ) -> None:
-        """Finds the step that XLA has replaced by the copy of a stay whose tensor ``step`` does not read in the program.
+        """Finds the step that XLA has replaced by a copy, for a stay that ``step`` reads although it does not read the tensor
+        of the stay in the program.
 
-        It is the last writer of a tensor of the same size that ``step`` reads. If XLA has replaced this writer, the stay
-        becomes a stay of this tensor, which begins with the writer.
+        The tensor that ``step`` reads instead is one of the same size. If XLA has replaced the last step that writes this
+        tensor, the stay becomes a stay of this tensor, which begins with that step.
         """
         for tensor, is_output in number:
             if is_output or tensor in stays_by_tensor or self._program.tensors[tensor].size != stay.size:

@@ -1,5 +1,6 @@
 """Keeps a result close to an earlier plan: the earlier plan takes part in the run, and after the run a search looks for a plan
-that differs from it in fewer decisions than the best plan. Such a plan is called *closer*."""
+that differs from it in fewer decisions than the best plan. Such a plan is called *closer*. A decision is one part of a plan,
+for example the offset of one buffer."""
 
 from __future__ import annotations
 
@@ -34,9 +35,11 @@ def stability_pass_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans
     Raises
     ------
     UsageError
-        The caller gave a plan under the name of the earlier one; or as :func:`given` and :class:`StabilityPass` raise it.
+        ``plans`` has the name ``earlier``, which is reserved; ``keep_close`` is neither a plan of the kind nor a
+        :class:`KeepClose` with one, or its fraction is out of range; or the earlier plan belongs to another problem and cannot
+        be matched to this one.
     InputError
-        As :func:`given` and :class:`StabilityPass` raise it.
+        The earlier plan is not valid for the problem that it belongs to.
     """
     stability_pass = StabilityPass(kind, problem, given(keep_close, kind))
     if EARLIER in plans:
@@ -68,6 +71,7 @@ class StabilityPass:
         self._earlier: AcceptedPlan | None = None
         self._plans: list[tuple[int, int, Any, Verification[Any]]] = []
         self.details: dict[str, Any] = {}
+        """Details for the result, which :meth:`finish` fills in."""
         plan = self._changes.start
         if plan is not None:
             verdict = check(kind, problem, plan)
@@ -93,19 +97,21 @@ class StabilityPass:
         return msgspec.structs.replace(
             result,
             details=result.details | self.details,
-            highlights=(*result.highlights, *(["changed"] if self.details else [])),
+            highlights=result.highlights | ({"changed": self.details["changed"]} if self.details else {}),
             warnings=(*result.warnings, *self._changes.notes),
         )
 
     def remember(self, plan: Any, verdict: Verification[Any]) -> None:
-        """Remembers a valid plan of the run. If there are too many, the best are kept, and of equal ones the first."""
+        """Remembers a valid plan of the run. If there are too many, the :data:`MAX_PLANS` best are kept, and of equally good
+        ones the first."""
         assert verdict.objective is not None
         self._plans.append((verdict.objective, verdict.tie_break, plan, verdict))
         if len(self._plans) > 2 * MAX_PLANS:
             self._trim()
 
     def finish(self, state: RunState) -> bool:
-        """Replaces the best plan by the closest one that is good enough, in the time that the run has left.
+        """Replaces the best plan by the closest one that is good enough, in the time that the run has left. It does nothing if
+        the run has no plan.
 
         Returns
         -------

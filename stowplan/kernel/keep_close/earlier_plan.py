@@ -1,6 +1,7 @@
 """Reads and checks the earlier plan that a result is kept close to, and compares plans with it, for all kinds of problem.
 
-A kind implements :class:`~stowplan.kernel.plan_changes.PlanChanges` as the class ``Changes`` in
+A *decision* is one part of a plan, such as the offset of one buffer; to *revert* it is to give it the value that it has in the
+earlier plan. A kind implements :class:`~stowplan.kernel.plan_changes.PlanChanges` as the class ``Changes`` in
 ``portfolio/<kind>/keep_close.py``; for kinds without one, :class:`FieldByField` is used.
 """
 
@@ -27,7 +28,8 @@ def given(value: Any, kind: Kind[Any, Any]) -> KeepClose:
     Raises
     ------
     UsageError
-        It is neither a plan of the kind nor a :class:`KeepClose` with one, or a number is out of range.
+        It is neither a plan of the kind nor a :class:`KeepClose` with one, its earlier problem is of another kind or no
+        problem, or ``within`` is not a finite number of at least 0.
     InputError
         The plan is not valid for the earlier version of the problem that is given with it.
     """
@@ -51,7 +53,9 @@ def read_earlier_plan(path: Path, problem: Any) -> Any:
     Raises
     ------
     InputError
-        The file has no plan of the problem's kind; the message names the file.
+        The file cannot be read or has no plan of the problem's kind; the message names the file.
+    UsageError
+        ``problem`` is no problem.
     """
     kind = kind_of(problem)
     if kind.read_described_plan is not None and not files.is_json(path):
@@ -72,7 +76,7 @@ def is_of_problem(problem: Any, given: KeepClose) -> bool:
 
 
 def count_changes(problem: Any, earlier: Any, plan: Any) -> Counts:
-    """Counts the changed decisions, as ``stowplan compare`` does."""
+    """Counts the decisions in which ``plan`` differs from ``earlier``, both of this problem, as ``stowplan compare`` does."""
     return {part.what: (len(part.changes), part.total) for part in kind_of(problem).diff(problem, earlier, plan)}
 
 
@@ -133,7 +137,8 @@ class ByValues:
         raise NotImplementedError
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """Returns a function that maps a decision to those that must be reverted with it, as far as they can be foreseen."""
+        """Returns a function that maps a decision, by its number, to the decisions that must be reverted together with it, as
+        far as they can be foreseen."""
         return lambda decision: ()
 
     def counts(self, plan: Any) -> Counts:
@@ -158,7 +163,8 @@ class ByValues:
         return ()
 
     def differing(self, plan: Any) -> list[int]:
-        """Decisions that differ from the earlier plan's."""
+        """Numbers of the decisions that differ from the earlier plan's. Decisions that the earlier plan does not have are left
+        out."""
         pairs = zip(self.earlier, self.values(plan), strict=True)
         return [number for number, (before, after) in enumerate(pairs) if before is not None and before != after]
 

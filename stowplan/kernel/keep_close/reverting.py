@@ -1,11 +1,11 @@
 """Reverts decisions of the best plan to those of an earlier plan, as long as the result is valid and good enough.
 
-The search looks for a small set of differences between the two plans that suffices. The decisions that differ come in *groups*,
-sets of decisions that are reverted together. The search tries to revert all groups together and, if that fails, the two halves
-of them, and so on, as in delta debugging (Zeller and Hildebrandt 2002). If the result may be somewhat worse than the best plan,
-it begins with the groups that cost least for each of their decisions. Given enough time, the result is 1-minimal: no single
-group that still differs can be reverted. Then searches that are made for the kind of problem continue from there
-(:meth:`~stowplan.kernel.plan_changes.PlanChanges.improved`).
+A *decision* is one part of a plan, such as the offset of one buffer; to *revert* it is to give it the value that it has in the
+earlier plan. The decisions that differ come in *groups*, sets of decisions that are reverted together. The search tries to
+revert all groups together and, if that fails, each half of the groups, and so on, as in delta debugging (Zeller and Hildebrandt
+2002). If the result may be somewhat worse than the best plan, it begins with the groups that cost least for each of their
+decisions. Given enough time, the result is 1-minimal: no single group that still differs can be reverted. Then searches that
+are made for the kind of problem continue from there (:meth:`~stowplan.kernel.plan_changes.PlanChanges.improved`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When the parts of a run start, and how long they may take.
+"""When the candidates of a run start, and how long they and the run may take.
 
 The time limit includes verifying the last plans, ending processes and assembling the result.
 """
@@ -24,24 +24,26 @@ RESERVE = 0.1, 0.1
 #: this part of the limit.
 LAST_REPORT = 0.3, 0.05
 
-#: Minimum number of seconds for the first plan, with verifying it and another one. It ensures that there is a plan even if the
-#: limit is nearly over when the run begins.
+#: Seconds after the start of the run during which a heuristic in a thread may look for the first plan, even if the limit is
+#: shorter. They include the time to verify two plans. So there is a plan even if the limit is nearly over when the run begins.
 FIRST_PLAN = 0.25
 
 #: A number of seconds that stands for no limit.
 UNLIMITED = 1e6
 
-#: Part of the limit that the candidate of the baseline may take if it runs alone.
+#: Part of the limit that a candidate that makes the plan of a baseline may take if the run has only one worker and other
+#: candidates wait for it.
 BASELINE_SHARE = 0.5
 
 #: A candidate in a thread runs alone until this process has used ALONE_SECONDS of CPU time since the start of the run: by then
-#: most such candidates have finished, including their imports. If other processes keep the CPUs busy, it runs alone for at most
-#: ALONE_AT_MOST seconds and ALONE_PART of the limit, but for ALONE_AT_LEAST seconds in any case.
+#: most such candidates have finished, including their imports. If other processes keep the CPUs busy, that takes long. It
+#: therefore does not run alone any longer after ALONE_PART of the time limit, which is raised to ALONE_AT_LEAST or lowered to
+#: ALONE_AT_MOST seconds if it is outside of these two.
 ALONE_SECONDS, ALONE_AT_MOST, ALONE_PART, ALONE_AT_LEAST = 0.4, 1.5, 0.1, 0.25
 
 
 def proves_only(candidates: Iterable[Candidate]) -> bool:
-    """Whether none of these candidates makes plans. A deterministic run may end without them."""
+    """Whether none of these candidates makes plans. A deterministic run need not wait for such candidates to finish."""
     return all(candidate.proves_only for candidate in candidates)
 
 
@@ -92,8 +94,8 @@ class Clock:
         seconds = max(seconds, self._to_first_plan(candidate) - 2 * self._state.verify_seconds)
         if not self._options.deterministic:
             return min(seconds, self._share(candidate, waiting) * self._options.time_limit)
-        # A share of the time would depend on the load of the machine. Candidates that make plans are limited by work instead;
-        # they are killed at the hard limit of the run.
+        # A share of the time would depend on the load of the machine. Candidates that make plans are limited by work instead.
+        # They are killed only at the deadline, which is later than the time limit in a deterministic run.
         return seconds if candidate.proves_only or seconds <= 0 else UNLIMITED
 
     def last_report_seconds(self) -> float:
@@ -120,8 +122,10 @@ class Clock:
         )
 
     def _to_first_plan(self, candidate: Candidate) -> float:
-        """Seconds that a heuristic in a thread has in any case while no candidate has found a plan; minus infinity for other
-        candidates."""
+        """Seconds that a heuristic in a thread has in any case while no candidate has found a plan.
+
+        The result is minus infinity for other candidates, in deterministic runs, and once the run is cancelled.
+        """
         may_find_it = candidate.in_thread and candidate.family == "heuristic" and not self._state.families
         is_wanted = may_find_it and not (self._options.deterministic or self.deadline.was_cancelled)
         return FIRST_PLAN - self.deadline.elapsed if is_wanted else -math.inf
@@ -137,7 +141,10 @@ class Clock:
         return not self._options.deterministic and 0 < self.time_left(running_or_waiting) <= self._state.verify_seconds
 
     def may_verify(self) -> bool:
-        """Whether there is time to verify another plan; for the first plan of all candidates, somewhat more time is allowed."""
+        """Whether there is time to verify another plan.
+
+        If no candidate has found a plan before, the limit may be exceeded by :data:`FIRST_PLAN` seconds.
+        """
         more = 0.0 if self._state.families or self.deadline.was_cancelled else FIRST_PLAN
         return self.deadline.remaining + more > self._state.verify_seconds
 

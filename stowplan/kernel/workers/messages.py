@@ -36,7 +36,8 @@ class CandidateId(msgspec.Struct, frozen=True):
         return cls(kind, name, kinds.import_path(kind))
 
     def load(self) -> Callable[[Any, Any], None]:
-        """Imports the candidate and returns its function."""
+        """Imports the candidate and returns its function, ``(problem, context) -> None``. Raises UsageError if the kind is not
+        registered in this process, and whatever importing its modules raises."""
         return kind(self.kind).function(self.name)
 
 
@@ -88,7 +89,15 @@ ToWorker = Job | RunUpdate | Load
 
 
 class WorkerContext(Context):
-    """The context of a candidate in a run. ``send`` is called with the reports, from the candidate's threads."""
+    """The context of a candidate in a run. ``send`` is called with the reports, from the candidate's threads.
+
+    Raises
+    ------
+    UsageError
+        The job's kind is not registered in this process.
+    InputError
+        The start plan or a hint of the job cannot be decoded.
+    """
 
     def __init__(self, job: Job, send: Callable[[Report], None]):
         self._kind = kinds.by_name(job.candidate.kind)
@@ -114,7 +123,7 @@ class WorkerContext(Context):
         return max(0.0, self._latest - time.monotonic())
 
     def apply(self, message: RunUpdate) -> None:
-        """Applies an update."""
+        """Applies an update. Raises InputError if its plan or hint cannot be decoded."""
         if message.is_over:
             self._end = 0.0
         elif message.end is not None and time.monotonic() < self._end:

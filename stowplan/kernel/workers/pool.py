@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property, partial
+from typing import assert_never
 
 import msgspec
 
@@ -38,7 +39,7 @@ SEED_STRIDE = 1_000
 
 
 class WorkerPool:
-    """The candidates of a run, or of a stage of it, most useful first, and their workers.
+    """The candidates of a run, or of one stage of a deterministic run (:func:`stowplan.kernel.run.stages`), and their workers.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ class WorkerPool:
     options
         Options that candidates get.
     candidates
-        The candidates to run.
+        The candidates to run, most useful first.
     """
 
     def __init__(self, state: RunState, clock: Clock, options: Options, candidates: Sequence[Candidate]):
@@ -195,7 +196,8 @@ class WorkerPool:
                     worker.turn.send_update(msgspec.structs.replace(message, closed=is_needless))
 
     def handle_messages(self, wait: bool = True) -> None:
-        """Reads the reports of workers. If there are none and ``wait`` is set, it waits up to :data:`_TICK` seconds for one."""
+        """Reads the reports of workers. If there are none and ``wait`` is set, it waits up to :data:`_TICK` seconds for one.
+        Errors that the caller's ``on_progress`` raises are passed on."""
         messages: list[WorkerMessage] = []
         try:
             timeout = max(0.001, min(_TICK, self.clock.time_left(self.running_or_waiting))) if wait and self._busy() else 0.0
@@ -210,15 +212,8 @@ class WorkerPool:
             worker = self._workers[number]
             if report is None:
                 self._handle_end(worker)
-            elif report.what == "plan":
-                worker.plans += 1
-                worker.has_reported = True
-                # Only the latest plan of each source is verified. In a deterministic run all are, because which one is the
-                # latest depends on the load of the machine.
-                if self.options.deterministic or report is latest[number, report.source]:
-                    self._handle_plan(worker, report.data, report.source)
             else:
-                self._handle_report(worker, report)
+                self._handle_report(worker, report, is_latest_plan=report is latest.get((number, report.source)))
 
     def _handle_end(self, worker: Started) -> None:
         """Handles the message that a process has ended, which comes after its last report or instead of it."""
@@ -246,8 +241,42 @@ class WorkerPool:
             # The candidate was stopped at the end of its share. If others end early, it gets another turn.
             self._waiting.append(replace(worker.candidate, turn="reserve"))
 
-    def _handle_plan(self, worker: Started, data: bytes, source: str) -> None:
+    def _handle_report(self, worker: Started, report: Report, is_latest_plan: bool) -> None:
+        """Handles a report. ``is_latest_plan`` says whether it is the latest plan of its source that has arrived."""
+        # A solver may use all its time and find nothing better, but a heuristic that was stopped without a report did not even
+        # reach its first plan.
+        worker.has_reported = worker.has_reported or report.what != "stopped" or worker.candidate.family != "heuristic"
+        match report.what:
+            case "started":
+                pass  # The turn of a process handles this message and does not pass it on.
+            case "plan":
+                self._handle_plan(worker, report.data, report.source, is_latest_plan)
+            case "no_plan":
+                self.state.without_plan.add(report.source)
+            case "bound":
+                self._handle_bound(worker, report.bound, report.source)
+            case "evidence":
+                self.state.offer_evidence(report.data, worker.candidate.name, worker.bound)
+            case "infeasible":
+                self._handle_infeasibility(worker, report)
+            case "hint":
+                self._handle_hint(worker, report.data)
+            case "follows":
+                self.state.guides |= {report.text: None}
+            case "note":
+                worker.note(report.text)
+            case "done" | "stopped" | "failed":
+                self._handle_last_report(worker, report)
+            case _:
+                assert_never(report.what)
+
+    def _handle_plan(self, worker: Started, data: bytes, source: str, is_latest: bool) -> None:
         """Verifies a plan that a worker reported, and sends it to the others if it is the best."""
+        worker.plans += 1
+        # Only the latest plan of each source is verified. In a deterministic run all are, because which one is the latest
+        # depends on the load of the machine.
+        if not (is_latest or self.options.deterministic):
+            return
         if not self.clock.may_verify():
             self.has_dropped = True
             return
@@ -270,36 +299,28 @@ class WorkerPool:
         if self.state.best is not before:
             self._send_to_others(worker, RunUpdate(plan=self._best_plan()))
 
-    def _handle_report(self, worker: Started, report: Report) -> None:
-        """Handles a report that is not a plan."""
-        # A solver may use all its time and find nothing better, but a heuristic that was stopped without a report did not even
-        # reach its first plan.
-        worker.has_reported = worker.has_reported or report.what != "stopped" or worker.candidate.family != "heuristic"
-        if report.what == "bound":
-            before = self.state.bound
-            self.state.offer_bound(report.bound, report.source)
-            worker.bound = report.bound if worker.bound is None else max(worker.bound, report.bound)
-            if self.state.bound != before:
-                self._send_to_others(worker, RunUpdate(bound=self.state.bound))
-        elif report.what == "no_plan":
-            self.state.without_plan.add(report.source)
-        elif report.what == "evidence":
-            self.state.evidence.append(report.data)
-        elif report.what == "infeasible":
-            if not self.state.offer_infeasibility(report.source, report.why):
-                worker.outcome = "rejected"
-        elif report.what == "hint":
-            self._handle_hint(worker, report.data)
-        elif report.what == "follows":
-            self.state.guides |= {report.text: None}
-        elif report.what == "note":
-            worker.note(report.text)
-        elif worker.ended is None:
-            if report.what not in ("done", "stopped"):
-                self._end(worker, "failed", report.text)
-            else:
-                is_finished = report.what == "done" and worker.outcome == "stopped"
-                self._end(worker, "finished" if is_finished else worker.outcome)
+    def _handle_bound(self, worker: Started, bound: int, source: str) -> None:
+        """Records a lower bound, and sends it to the others if it is the best."""
+        before = self.state.bound
+        self.state.offer_bound(bound, source)
+        worker.bound = bound if worker.bound is None else max(worker.bound, bound)
+        if self.state.bound != before:
+            self._send_to_others(worker, RunUpdate(bound=self.state.bound))
+
+    def _handle_infeasibility(self, worker: Started, report: Report) -> None:
+        """Records a proof that no plan exists; a worker whose proof a verified plan refutes is rejected."""
+        if not self.state.offer_infeasibility(report.source, report.why):
+            worker.outcome = "rejected"
+
+    def _handle_last_report(self, worker: Started, report: Report) -> None:
+        """Handles the last report of a worker, unless its turn is over already, for example because it was killed."""
+        if worker.ended is not None:
+            return
+        if report.what == "failed":
+            self._end(worker, "failed", report.text)
+        else:
+            is_finished = report.what == "done" and worker.outcome == "stopped"
+            self._end(worker, "finished" if is_finished else worker.outcome)
 
     def _handle_hint(self, worker: Started, data: bytes) -> None:
         """Checks a hint and sends it to the other candidates; in a deterministic run, whose result must not depend on when it

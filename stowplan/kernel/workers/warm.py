@@ -61,7 +61,7 @@ class WarmWorkers:
         self._starter: threading.Thread | None = None
 
     def begin_run(self, workers: int) -> None:
-        """Records that a run with this many workers begins, so that at least as many processes are kept."""
+        """Records that a run with this many workers begins. From now on, up to one process more than this is kept waiting."""
         with self._lock:
             self._run_count += 1
             self._max_waiting = max(self._max_waiting, workers + 1)
@@ -78,7 +78,8 @@ class WarmWorkers:
         fresh
             Whether the process must be new.
         most_bytes
-            Limit on the memory that a process may use already.
+            Limit on the resident size, in bytes, of a process that is returned; None if there is none. A new process is
+            returned whatever it uses.
 
         Raises
         ------
@@ -101,7 +102,8 @@ class WarmWorkers:
             return any(process.has_run and candidate in process.candidates for process in self._fitting())
 
     def prepare(self, *candidates: CandidateId) -> None:
-        """Starts a process that imports these candidates for a run that will follow; does nothing if processes are not kept."""
+        """Starts a process that imports these candidates for a run that will follow. It does nothing if processes are not kept
+        (:data:`KEEP_VARIABLE`) or if the system cannot start one."""
         if os.environ.get(KEEP_VARIABLE) == "0":
             return
         with contextlib.suppress(OSError):
@@ -156,7 +158,7 @@ class WarmWorkers:
                 self.prepare(*process.candidates)
 
     def close(self) -> None:
-        """Ends all waiting workers, so that later runs get new ones."""
+        """Kills all waiting processes, so that later runs get new ones. Processes that run a candidate are left alone."""
         with self._lock:
             every, self._waiting = self._waiting, set()
             self._close_count += 1

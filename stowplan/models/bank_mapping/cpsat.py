@@ -1,7 +1,8 @@
 """Bank mapping as a CP-SAT model with Boolean variables for options, for tensors that stay on chip, and for copies.
 
-An *option* is a way to compute an operator, with a layout for each tensor that it reads or writes. Every tensor has its *own*
-layout, and a tensor on chip can be copied to other layouts.
+A *layout* says along which dimension a tensor is spread over the banks of on-chip memory. An *option* is a way to compute an
+operator, with a layout for each tensor that it reads or writes. Every tensor has its *own* layout, in which it is written or,
+for an input of the program, loaded. A tensor on chip can be copied to other layouts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Model:
     problem: Problem
     """The problem that the model is for."""
     structure: Structure
-    """Facts about the problem that reduce the model."""
+    """Facts about the problem that make the model smaller."""
     unit: int
     """Weighted bytes that correspond to 1 in the model's objective."""
     offset: int
@@ -37,16 +38,18 @@ class Model:
     options: list[list[cp_model.IntVar]] = field(default_factory=list)
     """For each operator, a Boolean variable for each option; the constant 1 if it has a single option."""
     on_chip: list[cp_model.IntVar | None] = field(default_factory=list)
-    """For each tensor, whether it stays on chip; None if that is decided already."""
+    """For each tensor, a Boolean variable: whether it stays on chip. None if :attr:`Structure.on_chip` decides that."""
     own: dict[tuple[int, int], list[cp_model.IntVar]] = field(default_factory=dict)
-    """For each (tensor, layout), Boolean variables of which one is true if the layout is the tensor's own layout."""
+    """For each (tensor, layout), Boolean variables: exactly one of them is true if the layout is the tensor's own layout, and
+    none otherwise."""
     copies: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
-    """For each (tensor, layout), whether the tensor is copied to the layout."""
+    """For each (tensor, layout), a Boolean variable: whether the tensor is copied to the layout."""
     rounded: dict[int, cp_model.IntVar] = field(default_factory=dict)
-    """For each crowded set, by its number, the sum of all rests in units, rounded up (:attr:`Structure.unit`)."""
+    """For each set in :attr:`Structure.crowded`, by its index, the sum of all rests (:attr:`Structure.unit`), rounded up to
+    units. Sets without a tensor or copy of at least one unit have no such variable."""
 
     def add_hint(self, plan: Plan) -> None:
-        """Let the solver start from a plan; every variable gets a value."""
+        """Let the solver start from a valid plan; every variable gets a value."""
         values: list[tuple[cp_model.IntVar, int]] = []
 
         stays = self.structure.followed(plan.on_chip)
@@ -181,7 +184,8 @@ def _add_layouts(built: Model) -> None:
 
 
 def _add_capacity(built: Model) -> None:
-    """Require that the tensors and copies of a crowded set fit, counted in whole units and rests (:attr:`Structure.unit`)."""
+    """Require that the tensors and copies of every set in :attr:`Structure.crowded` fit, counted in whole units and rests
+    (:attr:`Structure.unit`)."""
     problem, structure, unit = built.problem, built.structure, built.structure.unit
     layouts: dict[int, list[int]] = {}
     for tensor, layout in built.copies:
@@ -208,7 +212,7 @@ def _add_capacity(built: Model) -> None:
 
 
 def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
-    """Solve a problem with CP-SAT. Objective and bounds are weighted bytes.
+    """Solve a problem with CP-SAT. Objective and bounds are weighted bytes (:mod:`stowplan.models.bank_mapping.structure`).
 
     Parameters
     ----------

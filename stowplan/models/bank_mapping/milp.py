@@ -1,13 +1,16 @@
 """Bank mapping as a mixed-integer linear program (MILP), which is solved in stages.
 
-Its columns say which option each operator uses, which layout each input has, which tensors stay on chip, and which copies
-exist. An *option* is a way to compute an operator, with a layout for each tensor that it reads or writes. Copies need not be
-integer columns: if all other columns are integral, each copy is needed completely or not at all.
+A *layout* says along which dimension a tensor is spread over the banks of on-chip memory. An *option* is a way to compute an
+operator, with a layout for each tensor that it reads or writes. An *input* is a tensor that is in main memory at the start.
+Every tensor has its *own* layout, in which it is written or, for an input, loaded; it can be copied to others.
+
+The columns say which option each operator uses, which own layout each input has, which tensors stay on chip, and which copies
+exist. Copies need not be integer columns: if all other columns are integral, each copy is needed completely or not at all.
 
 In the first stage, only the columns of large tensors must be integral, in the next stage also those of smaller tensors, and in
 the last stage all. Each stage is a relaxation of the next one, so its bound is a bound for the problem. The few large tensors
-decide nearly all of the objective. Their stage takes seconds, while the whole problem would take minutes. Its rounded solution
-is nearly as good as its bound. From such a start, the next stage can fix most of its columns by their reduced costs.
+decide nearly all of the objective. The first stage takes seconds, while the whole problem would take minutes, and its rounded
+solution is nearly as good as its bound. From such a start, the next stage can fix most of its columns by their reduced costs.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ class Model:
     problem: Problem
     """The problem that the MILP is for."""
     structure: Structure
-    """Facts about the problem that reduce the MILP."""
+    """Facts about the problem that make the MILP smaller."""
     matrix: MatrixModel
     """The MILP as arrays."""
     unit: float
@@ -39,16 +42,17 @@ class Model:
     option_columns: tuple[int, ...]
     """[operators] column of the operator's first option; the columns of its other options follow."""
     own_columns: dict[tuple[int, int], int]
-    """For each (input, layout), the column that says whether the layout is the input's own layout."""
+    """For each (input, layout), the column that says whether the layout is the input's own layout. Inputs that are in main
+    memory in any case have none."""
     stay_columns: dict[int, int]
     """For each tensor whose place the MILP decides, the column that says whether it stays on chip."""
     copy_columns: dict[tuple[int, int], int]
     """For each (tensor, layout), the column that says whether the tensor is copied to the layout."""
     moments: tuple[_Moment, ...]
-    """Columns of each crowded set."""
+    """Columns of each set in :attr:`Structure.crowded`."""
 
     def add_hint(self, plan: Plan) -> FloatArray:
-        """Values of all columns for a plan, of shape ``[columns]``, from which solvers can start."""
+        """Values of all columns for a valid plan, of shape ``[columns]``, from which solvers can start."""
         stays = self.structure.followed(plan.on_chip)
         better = assemble(self.problem, plan.options, stays)
         point = np.zeros(self.matrix.columns)
@@ -57,7 +61,7 @@ class Model:
         for (tensor, layout), column in self.own_columns.items():
             point[column] = float(better.layouts[tensor] == layout)
         for (tensor, _), column in self.own_columns.items():
-            # If the input's own layout has no column, its first layout that has one is chosen.
+            # If the input's own layout in the plan has no column, its first layout that has one is chosen.
             input_columns = (
                 [number for (other, _), number in self.own_columns.items() if other == tensor] if not point[column] else []
             )
@@ -80,7 +84,7 @@ class Model:
         Parameters
         ----------
         values
-            Values of the columns, shape ``[columns]``; fractions are rounded.
+            Values of the columns, shape ``[columns]``; fractions are rounded. Each operator gets the option of largest value.
         """
         options = [
             int(np.argmax(values[first : first + len(operator.options)]))
@@ -93,19 +97,22 @@ class Model:
         return assemble(self.problem, options, stays)
 
     def bound(self, value: float) -> int:
-        """The lower bound in weighted bytes that a solver's bound proves, after its tolerances are subtracted."""
+        """The lower bound in weighted bytes that ``value``, a solver's bound on the MILP, proves. A margin for the solver's
+        tolerances is subtracted (:func:`~stowplan.models.mip.matrix.lowered`)."""
         spread = float(np.abs(self.matrix.cost).sum())
         return max(objective_bound(self.problem), int(np.ceil(lowered(value, min(spread, abs(value) + 1.0)) * self.unit)))
 
 
-#: Number of small tensors of a crowded set, those that save most, that have a row of their own: if such a tensor is on chip,
-#: the rests need at least one unit.
+#: A tensor is small if it is smaller than a unit but larger than the bytes that exceed the capacity's whole units. For each
+#: crowded set, this many small tensors, those that save most, get a row of their own: if the tensor is on chip, the rests need
+#: at least one unit. Without these rows, the relaxation could keep a tensor on chip at the cost of a fraction of a unit.
 _MOST_SMALL = 3
 
 
 @dataclass(frozen=True)
 class _Moment:
-    """The columns of a crowded set. Their values are in units (:attr:`Structure.unit`)."""
+    """The columns of a set in :attr:`Structure.crowded`. Their values are in units, and the *rest* of a tensor is what its size
+    has beyond whole units (:attr:`Structure.unit`)."""
 
     rests: int
     """Column of the sum of all rests on chip."""
@@ -207,7 +214,7 @@ class _Program(Program):
                     )
 
     def _add_layouts(self) -> None:
-        """Add rows that require the layout that a reader needs of a tensor on chip to be the tensor's own, or a copy.
+        """Add rows for the readers of tensors on chip: the layout that a reader needs is the tensor's own, or there is a copy.
 
         With columns for "needed", "own", "copy" and "stays on chip", such a row is needed - own - copy + stays <= 1.
         """
@@ -280,7 +287,8 @@ class _Program(Program):
             yield self.copy_columns[tensor, layout], self.problem.tensors[tensor].layout_bytes(layout)
 
 
-#: In the middle stage, the columns of tensors must be integral whose size is at least a unit divided by this number.
+#: The first stage has integer columns for tensors of at least one unit (:attr:`Structure.unit`), the middle stage for tensors
+#: of at least one unit divided by this number.
 _MIDDLE = 8
 
 #: Heuristics of HiGHS that are switched off. They would solve MILPs of half the size for tens of seconds, and they are not
@@ -289,7 +297,11 @@ _HEURISTICS = ("rins", "rens", "root_reduced_cost")
 
 
 def stages_of(built: Model) -> list[MatrixModel]:
-    """The stages, as matrices with an increasing number of integer columns. The last one is the whole problem."""
+    """The stages, as matrices with an increasing number of integer columns. The last one is the whole problem.
+
+    A stage that would have no more integer columns than the stage before it, or as many as there are columns of tensors, is
+    left out. The result has between one and three stages.
+    """
     unit, tensors = built.structure.unit, built.problem.tensors
     sizes = {tensor: tensors[tensor].bytes for tensor in built.stay_columns}
     stages: list[MatrixModel] = []

@@ -274,14 +274,16 @@ def split(problem: Problem, tile_bytes: int | None, buffer_bytes: int = 0) -> Ti
     Parameters
     ----------
     tile_bytes
-        Largest size of a tile in bytes; a tile has at least one row. None divides no tensor.
+        Largest size of a tile in bytes; a tile has at least one row, that is, one index of the outermost dimension with more
+        than one index. Smaller tensors are not divided, and with None no tensor is.
     buffer_bytes
-        Number of bytes of the capacity that are reserved for data that streams through the scratchpad.
+        Number of bytes of the capacity that are reserved for data that streams through on-chip memory.
 
     Raises
     ------
     InputError
-        ``tile_bytes`` is less than 1, or ``buffer_bytes`` is negative or more than the capacity.
+        ``tile_bytes`` is less than 1, ``buffer_bytes`` is negative or more than the capacity, or the tiled problem breaks a
+        rule, for example because a tile gets the name of another tensor.
     """
     expect(tile_bytes is None or tile_bytes >= 1, "tile", f"{tile_bytes} bytes", "at least 1")
     most = f"at most the capacity of {problem.capacity} bytes"

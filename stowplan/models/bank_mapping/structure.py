@@ -1,5 +1,10 @@
 """Costs of decisions, construction of plans from decisions, and facts about problems, for models and heuristics.
 
+A *layout* says along which dimension a tensor is spread over the banks of on-chip memory; *unspread* is in a single bank. An
+*option* is a way to compute an operator, with a layout for each tensor that it reads or writes. Every tensor has its *own*
+layout, in which it is written or, for an input, loaded. It stays on chip during its whole life or is in main memory. Readers
+that need another layout of a tensor on chip read a copy.
+
 Costs are *weighted bytes*: bytes that are copied between banks times ``copy_weight``, plus bytes that are moved to or from main
 memory times ``off_chip_weight``.
 """
@@ -33,7 +38,7 @@ def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
     """[tensors] own layout of each tensor for these options of the operators.
 
     It is the layout in which the first writer writes the tensor. For an input, it is the layout that most of its readers need,
-    apart from views; of several such layouts, it is the one with the smallest number.
+    apart from views; of several such layouts, it is the one with the smallest number. If no reader needs one, it is unspread.
     """
     layouts = []
     for tensor, array in enumerate(problem.tensors):
@@ -98,13 +103,14 @@ def assemble(problem: Problem, options: Sequence[int], on_chip: Sequence[bool]) 
 
 
 def objective_bound(problem: Problem) -> int:
-    """Lower bound on the weighted bytes of every plan: for each tensor the cheaper of main memory and chip, without copies."""
+    """Lower bound on the weighted bytes of every plan: each tensor is in main memory or on chip, whichever is cheaper, and
+    there are no copies."""
     return sum(min(off_chip_cost(problem, tensor), on_chip_cost(problem, tensor)) for tensor in range(len(problem.tensors)))
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Facts that are true of some best plan of a problem, for models."""
+    """Facts that are true of at least one best plan of a problem, for models."""
 
     on_chip: tuple[bool | None, ...]
     """[tensors] whether the tensor stays on chip; None if the model has to decide."""
@@ -116,9 +122,11 @@ class Structure:
     """[tensors] possible own layouts: those in which its first writer can write it. For an input, they are the readable layouts
     without views, or unspread if there are none."""
     crowded: tuple[tuple[int, ...], ...]
-    """The *crowded sets*: maximal sets of tensors that are live at the same operator and may not all fit with their copies."""
+    """The *crowded sets*: maximal sets of tensors that are live at the same operator and that may exceed the capacity together
+    with their copies."""
     unit: int
-    """Number of bytes in a unit of the capacity constraints: the size of those tensors that need most space in crowded sets.
+    """Number of bytes in a unit of the capacity constraints: among large sizes, the size whose tensors need most space in all
+    crowded sets together.
 
     The size of a tensor is a number of whole units plus a rest. In a crowded set, the whole units of all tensors, plus the sum
     of all rests rounded up to units, must fit into the whole units of the capacity. Constraints in bytes would let the linear
@@ -141,7 +149,7 @@ def rests_at(problem: Problem, structure: Structure, plan: Plan) -> list[int]:
 
 
 def analyse(problem: Problem) -> Structure:
-    """Determine the structure of a problem."""
+    """Determine which decisions are fixed in some best plan, the possible layouts, and the crowded sets of a problem."""
     count = len(problem.tensors)
     readable = tuple(_readable(problem, tensor) for tensor in range(count))
     gain = tuple(off_chip_cost(problem, tensor) - on_chip_cost(problem, tensor) for tensor in range(count))

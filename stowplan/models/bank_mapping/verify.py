@@ -1,6 +1,9 @@
 """The verifier of bank mapping: checks all rules of a plan and recomputes the bytes that it moves.
 
 It is written from docs/reference/bank-mapping.md alone, uses no solver, and shares no code with models or heuristics.
+
+A *layout* is a number that says how a tensor is spread over the banks: along the dimension of this number, or not at all (-1).
+Numbers from the tensor's rank on are its *views*, which are rearranged copies of some of its elements.
 """
 
 from __future__ import annotations

@@ -31,7 +31,8 @@ class Model:
     offsets
         Whether buffers get offsets. False builds the relaxation.
     cuts
-        Sets of buffers that do not fit into a bank together; the model excludes them.
+        Sets of buffers that do not fit into a bank together; the model excludes them. Each buffer of a cut must be allowed in
+        its bank (:attr:`Problem.allowed`); otherwise KeyError is raised.
     """
 
     def __init__(self, problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()):
@@ -49,7 +50,7 @@ class Model:
         self.model.minimize(self.places.total({place: cost // self.unit for place, cost in costs.items()}))
 
     def add_hint(self, plan: Plan) -> None:
-        """Let the solver start from a plan; every variable gets a value."""
+        """Let the solver start from a valid plan; every variable gets a value."""
         cpsat_runner.add_hint(self.model, self.places.hint_values(plan.banks, plan.offsets))
 
     def extract(self, value: Value) -> Plan:
@@ -80,6 +81,11 @@ def solve(problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = (), *
     Outcome
         The best plan (in the relaxation, only its banks are meaningful) and a proven lower bound on the cost. Running out of
         time is never reported as ``infeasible``.
+
+    Raises
+    ------
+    KeyError
+        A cut has a buffer that may not be placed in the bank of the cut.
     """
     built = Model(problem, offsets=offsets, cuts=cuts)
     return cpsat_runner.find_plan(built, objective=lambda units: units * built.unit, **search)

@@ -37,7 +37,8 @@ def build(problem: Problem, cuts: Sequence[Cut] = ()) -> Model:
     """Build the matrix: a binary column for each buffer and each bank that may hold it.
 
     A row for each buffer requires that it is in exactly one bank. A row for each bank and each maximal live set requires that
-    the set's buffers in the bank fit there. A row for each cut excludes its set of buffers.
+    the set's buffers in the bank fit there. A row for each cut excludes its set of buffers; KeyError is raised if one of them
+    may not be placed in the cut's bank (:attr:`Problem.allowed`).
     """
     pairs = tuple((number, bank) for number, banks in enumerate(problem.allowed) for bank in banks)
     costs = [problem.cost(number, bank) for number, bank in pairs]
@@ -61,7 +62,7 @@ def solve(
     problem: Problem,
     *,
     cuts: Sequence[Cut] = (),
-    solver: str = "HiGHS",
+    solver: str = "highs",
     time_limit: float,
     seed: int = 0,
     node_limit: int | None = None,
@@ -79,10 +80,13 @@ def solve(
     Returns
     -------
     Outcome
-        The assignment as a plan in which all offsets are 0, and a proven lower bound on the cost of any plan.
+        The assignment as a plan in which all offsets are 0, which need not be valid, and a proven lower bound on the cost of
+        any plan.
 
     Raises
     ------
+    KeyError
+        A cut has a buffer that may not be placed in the bank of the cut.
     UsageError
         The solver is not available.
     """

@@ -38,7 +38,8 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
 
 def plan_of(problem: Problem, banks: Sequence[int], offsets: Sequence[int]) -> Plan:
-    """Build the plan with these banks and offsets in bytes, and compute its cost. The plan is not checked."""
+    """Build the plan with these banks and offsets in bytes, and compute its cost. ``banks`` are numbers of banks, one for each
+    buffer. The plan is not checked."""
     cost = sum(problem.cost(number, bank) for number, bank in enumerate(banks))
     return Plan(problem=problem.digest, objective=cost, banks=tuple(banks), offsets=tuple(offsets))
 

@@ -166,7 +166,10 @@ class Overload:
 
 
 def floor_bound(problem: Problem) -> int:
-    """Lower bound on the cost of any plan: the cost if every buffer could be in the cheapest bank that may hold it."""
+    """Lower bound on the cost of any plan: the cost if every buffer could be in the cheapest bank that may hold it.
+
+    A buffer that fits into no bank counts as 0.
+    """
     return sum(min((problem.cost(number, bank) for bank in banks), default=0) for number, banks in enumerate(problem.allowed))
 
 
@@ -185,10 +188,11 @@ def placement_of(problem: Problem) -> Placement:
 
 
 def find_overload(problem: Problem) -> Overload | None:
-    """A reason why no plan exists, if one can be found without a search; otherwise None.
+    """A reason why no plan exists, if one can be found without a search; otherwise None, which does not prove that a plan
+    exists.
 
-    Reasons are a buffer that fits into none of its banks, and a set of banks that is too small for live buffers that may only
-    be placed in these banks.
+    There are two reasons: a buffer fits into none of its banks, or a set of banks is too small for buffers that are live at
+    the same time and may only be placed in these banks.
     """
     for number, banks in enumerate(problem.allowed):
         if not banks:

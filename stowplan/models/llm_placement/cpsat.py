@@ -5,8 +5,9 @@ of a layer are *spilled* if they are on the host although the layer is on a devi
 are a *class*. The model does not decide which layers of a class have spilled parts, but how many: it has an integer variable
 for each class, memory and number of spilled parts.
 
-The time of a layer depends on the micro-batch and on the *copying device*, which computes the host's weights in prompts. A
-model is therefore for one *case*, that is, one choice of the two; :func:`solve` solves the models of all cases.
+The time of a layer depends on the *micro-batch*, the number of tokens of a prompt that are computed at once, and on the
+*copying device*, which computes prompts with the weights that are on the host, after it has copied them. A model is therefore
+for one *case* (:class:`~.plan.Case`), that is, one choice of the two; :func:`solve` solves the models of all cases.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ class Model:
         self.model.minimize(self.objective)
 
     def add_cutoff(self, plan: Plan) -> None:
-        """Exclude all plans that are not faster than this plan."""
+        """Allow only plans that are faster than this plan."""
         self.model.add(self.objective < plan.objective // ROUNDED)
 
     def add_hint(self, plan: Plan) -> None:
@@ -167,8 +168,8 @@ def solve(
     time_limit, deterministic_limit
         Limits in seconds, and in CP-SAT's deterministic seconds, for all models together.
     hint
-        A valid plan. The model of its case starts from it; all other models exclude plans that are not faster than the best
-        plan so far.
+        A valid plan; None if there is none. The model of its case starts from it. All other models allow only plans that are
+        faster than the best plan so far.
     on_plan, on_bound
         Called with every better plan, and with the bounds before and after all models are solved, in ps.
     seed, should_stop

@@ -52,13 +52,15 @@ def used_bytes(problem: Problem, memories: Sequence[int], spilled: Sequence[int]
 
 
 def fits(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> bool:
-    """Whether layers and caches fit into the host and the devices in use, with a choice of a micro-batch."""
+    """Whether layers and caches fit into the host and the devices in use. ``batch`` is the number of the chosen micro-batch.
+    Devices without layers are not checked."""
     used = used_bytes(problem, memories, spilled)
     return all(used[memory] <= problem.room(memory, batch) for memory in {HOST, *memories})
 
 
 def request_ps(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> int:
-    """Time of the request in ps: the times of all layers, and the transfers of activations (:func:`transfers_ps`)."""
+    """Time of the request in ps: the times of all layers, and the transfers of activations (:func:`transfers_ps`). ``batch`` is
+    the number of the chosen micro-batch."""
     used = used_devices(memories)
     copier = problem.copier(used)
     layers = sum(problem.cost(number, memory, batch, copier, spilled[number]) for number, memory in enumerate(memories))
@@ -114,7 +116,8 @@ def times_of(problem: Problem, plan: Plan) -> Times:
 
 
 def plan_of(problem: Problem, memories: Sequence[int], spilled: Sequence[int], batch: int) -> Plan:
-    """Build the plan with these memories, numbers of spilled parts and micro-batch, and compute its request time."""
+    """Build the plan with these memories, numbers of spilled parts and number of the chosen micro-batch, and compute its
+    request time. The plan is not checked."""
     return Plan(
         problem=problem.digest,
         objective=request_ps(problem, memories, spilled, batch),

@@ -1,10 +1,11 @@
 """A lower bound on the time of a request, by linear programming.
 
-Layers that differ at most in their names are a *class*. *Spilled parts* are the parts of a layer that stay on the host although
-the layer is on a device. The program has a column for each class, memory and number of spilled parts, which says how many
-layers of the class are in the memory with this number of spilled parts. The program ignores that the layers of a device must be
-consecutive, and that a layer cannot be divided. The bound is computed in whole numbers from the optimal duals of the program,
-which are prices of memory (Lagrangian duality). No tolerance of a solver can therefore make it wrong.
+A *request* is a prompt and a number of steps of generation. A *memory* is that of the host or of a device. Layers that differ
+at most in their names are a *class*. *Spilled parts* are the parts of a layer that stay on the host although the layer is on a
+device. The program has a column for each class, memory and number of spilled parts, which says how many layers of the class are
+in the memory with this number of spilled parts. The program ignores that the layers of a device must be consecutive, and that a
+layer cannot be divided. The bound is computed in whole numbers from the optimal duals of the program, which are prices of
+memory (Lagrangian duality). No tolerance of a solver can therefore make it wrong.
 """
 
 from __future__ import annotations
@@ -25,10 +26,11 @@ _MAX_BYTES = float(1 << 50)
 
 @dataclass
 class Relaxation:
-    """The linear program of one case, which fixes the micro-batch and the *copying device*, if there is one.
+    """The linear program of one case (:class:`~.plan.Case`): a choice of the micro-batch and of the *copying device*.
 
-    The copying device computes prompts also with the weights that are on the host, after it has copied them. It is the first
-    device in use that can copy weights. Costs are whole nanoseconds.
+    The micro-batch is the number of tokens of a prompt that are computed at once. The copying device, if there is one, computes
+    prompts also with the weights that are on the host, after it has copied them. It is the first device in use that can copy
+    weights. Costs are whole nanoseconds.
     """
 
     problem: Problem
@@ -59,9 +61,10 @@ class Relaxation:
             self.program.add_row(terms, upper=max(0, problem.room(memory, batch)))
 
     def bound(self) -> int | None:
-        """A lower bound in ps on the request time of every plan of the case; None if HiGHS finds no solution.
+        """A lower bound in ps on the request time of every plan of the case; None if HiGHS finds no solution, for example
+        because the layers do not fit.
 
-        It is a multiple of 1,000.
+        The bound is a multiple of 1,000. Call this method before :meth:`prices`, which may change the program.
         """
         duals = self._duals()
         if duals is None:
@@ -72,7 +75,7 @@ class Relaxation:
         return ROUNDED * (math.ceil(program_bound) + transfer_ns)
 
     def prices(self) -> list[float]:
-        """The price of a byte of each memory in ps, from the duals of the program.
+        """[memories] the price in ps of a byte of each memory, at least 0, from the duals of the program.
 
         If the program has no solution because the layers do not fit, the prices prove this: wherever the layers are placed,
         their bytes cost more than all bytes of the memories together. The prices are then the duals of a program that minimizes

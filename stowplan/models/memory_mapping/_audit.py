@@ -1,6 +1,10 @@
 """The data of the verifier: codes of violations, an index of problem and plan, and the violations found so far.
 
 It is written separately from the models and the simulator on purpose, so that an error in one of them shows as a difference.
+
+A *use* is a read or a write of one tensor by one step, a *residency* is one stay of a tensor in fast memory, and a *boundary*
+is the moment before a step. A *slice* is a copy-in of a part of a tensor. A tensor is *internal* to a loop if all its uses are
+in the loop and it is neither an input nor an output of the program.
 """
 
 from __future__ import annotations
@@ -75,7 +79,7 @@ class ViolationLog:
         self._more[code] += count
 
     def violations(self) -> Iterator[Violation]:
-        """The listed violations, code by code. If a code has more, an entry after its list says how many."""
+        """The listed violations, code by code. If a code has more violations, an entry after its list says how many."""
         for code, listed in self._listed.items():
             yield from listed
             if self._more[code]:
@@ -225,7 +229,8 @@ class Audit:
         return [*self.copy_ins.get((item.tensor, item.start), []), *self.slices.get(number, [])]
 
     def is_filled(self, number: int) -> bool:
-        """Whether slices bring each byte of residency ``number`` exactly once, and the first slice starts with it."""
+        """Whether slices bring each byte of residency ``number`` exactly once, and the first slice starts when the residency
+        starts. False if there are no slices."""
         item = self.residencies[number]
         copies = [self.copies[copy] for copy in self.slices.get(number, [])]
         parts = sorted(copy.part for copy in copies if copy.part is not None)
@@ -288,18 +293,18 @@ class Audit:
         return f"copy-{item.direction} {number} of {self.problem.tensors[item.tensor].name} [{item.start}, {item.end})"
 
     def report_residency(self, code: Reason, number: int, fault: str) -> None:
-        """Report a violation by residency ``number``, whose tensor exists."""
+        """Report a violation by residency ``number``, whose tensor exists; ``fault`` completes the message."""
         item = self.plan.residencies[number]
         message = f"{self.residency_name(number)} {fault}"
         self.log.add(code, message, tensors=[item.tensor], steps=[item.start], residencies=[number])
 
     def report_copy(self, code: Reason, number: int, fault: str) -> None:
-        """Report a violation by copy ``number``, whose tensor exists."""
+        """Report a violation by copy ``number``, whose tensor exists; ``fault`` completes the message."""
         item = self.plan.copies[number]
         self.log.add(code, f"{self.copy_name(number)} {fault}", tensors=[item.tensor], steps=[item.start], copies=[number])
 
     def report_use(self, code: Reason, number: int, fault: str) -> None:
-        """Report a violation by use ``number``, which exists."""
+        """Report a violation by use ``number``, which exists; ``fault`` completes the message."""
         step = self.use_step[number]
         self.log.add(code, f"{self.step_name(step)} {fault}", tensors=[self.use_tensor[number]], steps=[step], uses=[number])
 

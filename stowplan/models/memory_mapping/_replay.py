@@ -1,8 +1,9 @@
 """The copy engine of the verifier: computes a plan's objective, and which of its copies are late.
 
-The copy engine makes the copies of the plan in their order while the steps run
-(``docs/reference/memory-mapping.md``). This code is written separately from the simulator on purpose, so that an error in one
-of them shows as a difference.
+The copy engine makes the copies of the plan in their order while the steps run (``docs/reference/memory-mapping.md``). A
+*boundary* is the moment before a step. The *window* of a copy goes from the boundary at which it is queued to the boundary at
+which it must be complete. There the program waits for the copy if stalls are allowed; otherwise the copy is *late* if it is not
+complete. This code is written separately from the simulator on purpose, so that an error in one of them shows as a difference.
 """
 
 from __future__ import annotations

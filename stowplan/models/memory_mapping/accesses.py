@@ -1,7 +1,8 @@
 """The sequence of accesses of each tensor, and the boundaries at which its residencies and copies may begin and end.
 
-Exact models, heuristics and hints of memory mapping use these sequences. A tensor has one *access* for each step that uses it,
-and *gaps* between the accesses. Gap ``j`` is the time before access ``j``, and the last gap comes after the last access, so a
+Exact models, heuristics and hints of memory mapping use these sequences. A *residency* is one stay of a tensor in fast memory,
+and *boundary* ``t`` is the moment before step ``t``. A tensor has one *access* for each step that uses it, and *gaps* between
+the accesses. Gap ``j`` is the time before access ``j``, and the last gap comes after the last access, so a
 tensor with ``k`` accesses has ``k + 1`` gaps. Every decision of memory mapping is made at an access (serve it from fast memory
 or not) or in a gap (stay resident, leave, copy in, copy out).
 
@@ -114,7 +115,8 @@ class TensorAccesses:
         return tuple(result)
 
     def gap(self, j: int) -> tuple[int, int]:
-        """The first boundary of gap ``j``, right after access ``j - 1``, and the last one, right before access ``j``."""
+        """The first boundary of gap ``j``, right after access ``j - 1``, and the last one, right before access ``j``. The first
+        gap begins with the program, and the last one ends with it."""
         first = self.accesses[j - 1].step + 1 if j else 0
         last = self.accesses[j].step if j < len(self.accesses) else self.horizon
         return first, last

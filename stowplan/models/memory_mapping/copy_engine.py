@@ -3,8 +3,11 @@
 The rules are in ``docs/reference/memory-mapping.md``. The verifier, the simulator and the compiled replay of local search have
 separate implementations of the copy engine, so that an error in one of them shows as a difference.
 
-:func:`with_whole_copies` turns plans with sliced prefetches into plans with whole copies, for models that cannot represent
-slices. :class:`PlanTimeline` is an index of a plan with its times, from which neighbourhoods of local search are built.
+A *residency* is one stay of a tensor in fast memory, and boundary ``t`` is the moment before step ``t``; the last one, ``T``,
+is the end of a program of ``T`` steps. A copy into fast memory (a *prefetch*) may be *sliced*, that is, made as several copies
+of parts of the tensor. :func:`with_whole_copies` turns plans with sliced prefetches into plans with whole copies, for models
+that cannot represent slices. :class:`PlanTimeline` is an index of a plan with its times. From it, *neighbourhoods* of a plan
+are built, in which local search may change the plan.
 """
 
 from __future__ import annotations
@@ -34,7 +37,7 @@ class CopyWindow:
     start: int
     """Boundary at which the copy is queued."""
     end: int
-    """Boundary at which the copy must be complete; T + 1 if no step of this program waits for it."""
+    """Boundary at which the copy must be complete; ``T + 1`` if the program does not wait for it."""
     duration_ps: int
     """Duration on an idle channel."""
     queued_after_ps: int = 0
@@ -42,7 +45,7 @@ class CopyWindow:
     due_after_ps: int = 0
     """Time from leaving boundary ``end`` until the copy must be complete, if that is inside a merged step."""
     queue: int = 0
-    """Number of the queue that the copy belongs to."""
+    """Number of the queue that the copy belongs to, from 0."""
 
 
 def copy_window(problem: Problem, copy: Copy) -> CopyWindow:
@@ -101,7 +104,7 @@ def play(
     now_ps
         Time at which that boundary is reached.
     free_ps
-        Time from which the channels are free.
+        Time from which all channels are free.
     due_ps
         Boundaries at which the program also waits for other copies, with the times at which these are complete.
 
@@ -295,7 +298,8 @@ class PlanTimeline:
         )
 
     def is_slow_needed(self, tensor: int, boundary: int) -> bool:
-        """Whether the plan needs slow memory to have the tensor's content at a boundary that no copy of the tensor spans."""
+        """Whether the plan needs slow memory to have the tensor's content at a boundary that no copy of the tensor spans. A
+        later slow read, a later copy-in or the end of the program may need it."""
         sequence, copies = self.facts.sequences[tensor], [copy for _, copy in self.copies[tensor] if copy.start >= boundary]
         horizon = sequence.horizon
         later = [access for access in sequence.accesses if access.step >= boundary]

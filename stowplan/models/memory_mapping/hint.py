@@ -6,11 +6,12 @@ whether the access is served from fast memory, and ``keep`` whether the tensor s
 :mod:`~stowplan.models.memory_mapping.accesses`, ordered by tensor and then by step.
 
 *Transfer between versions.* Most steps of an earlier version are recognized by the tensors that they use and by the steps
-around them (:mod:`stowplan.models.hint`). A change may alter steps throughout the program; another update rule, for example,
-is fused with every gradient. The unmatched steps are then matched by their position between recognized steps if most of their
-bytes agree. The boundaries of a plan move with the matched steps. The result need not be valid, so the verifier checks it, and
-tensors that break rules are moved back to slow memory until the plan is valid. Values of a hint without a counterpart get
-confidence 0.
+around them (:mod:`stowplan.models.hint`). A change may alter steps throughout the program. If a training
+program gets another optimizer, for example, every step into which the compiler fuses an update of weights changes. Steps that
+are not recognized are matched by their position between recognized ones if at least half of their bytes agree. The boundaries
+of a plan move with the matched steps. The result need not be valid, so the verifier checks it, and tensors that break rules are
+moved back to slow memory until the plan is valid. The *confidence* of an access says how reliable its values in a hint are. It
+is 0 for an access without a counterpart in the earlier version, and searches ignore the values of such an access.
 """
 
 from __future__ import annotations
@@ -108,12 +109,13 @@ def _stays(sequence: TensorAccesses, number: int, residencies: Sequence[Residenc
 #: Description of a step without its name: its opcode, and (size, whether it is written) for each use.
 Signature = tuple[str, tuple[tuple[int, bool], ...]]
 
-#: Fraction of the bytes of two steps that must be in uses of equal size and role, so that the steps can be matched by position.
+#: Fraction of the bytes of two steps that must be in uses of equal size and role (read or write), so that the steps can be
+#: matched by position.
 ALIKE = 0.5
 
 
 def matched_steps(problem: Problem, earlier: Problem) -> list[int]:
-    """For each step of a problem, the step of an earlier version that it corresponds to, or -1; shape ``[T]``."""
+    """For each step of a problem, the step of an earlier version that it corresponds to, or -1; shape ``[steps]``."""
     pairs = matched(_steps(problem), _steps(earlier))
     signatures = [[_signature(version, step) for step in version.steps] for version in (problem, earlier)]
     likeness = cache(_likeness)
@@ -190,7 +192,7 @@ def carried_plan(problem: Problem, earlier: Problem, plan: Plan, before: Sequenc
     earlier, plan
         The earlier version, and a plan that is valid for it.
     before
-        For each step of the current version, the matched step of the earlier one, or -1; shape ``[T]``.
+        For each step of the current version, the matched step of the earlier one, or -1; shape ``[steps]``.
 
     Returns
     -------
@@ -336,8 +338,10 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
 
     Raises
     ------
-    InputError, UsageError
-        The hint is not for the earlier version.
+    InputError
+        The hint is not for the earlier version, or its values or its plan are not valid.
+    UsageError
+        ``earlier`` is not a problem.
     """
     check_hint(earlier, given, VALUES)
     number_of = {access: number for number, access in enumerate(_accesses(earlier))}

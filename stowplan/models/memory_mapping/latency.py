@@ -1,7 +1,8 @@
 """Latencies of steps for exact models: simplified, and as linear lower bounds in the variables "this use is fast".
 
-The latency of a step is the maximum of several affine functions (*pieces*), or an entry of a table that has a latency for each
-subset of its uses. The maximum of pieces is bounded from below by each of them, which is exact for 0/1 values if the latency is
+A *use* is a read or a write of one tensor by one step. It is fast if it is served from fast memory, otherwise slow. The latency
+of a step is the maximum of several affine functions (*pieces*), or an entry of a table that has a latency for each subset of
+its uses. The maximum of pieces is bounded from below by each of them, which is exact for 0/1 values if the latency is
 minimized. A short table is bounded by its convex hull. A long table is bounded by the convex hull over some of its uses, with
 the least entry over the others, and by affine functions that lie below all entries. Tables need not be monotone: a fast use may
 make a step slower.
@@ -79,12 +80,12 @@ class StepLatency:
         return all(piece.gain[use] <= 0 for piece in self.pieces)
 
     def most_gained(self, use: int) -> int:
-        """The largest saving in ps from making the ``use``-th use fast, over all choices of the others; at least 0."""
+        """The largest saving in ps from making the ``use``-th use fast, over all choices of the other uses; at least 0."""
         gains = [-change for change in self._changes(use)] if self.table else [-piece.gain[use] for piece in self.pieces]
         return max([0, *gains])
 
     def possible(self, may_be_fast: Sequence[bool]) -> tuple[Affine, ...]:
-        """The pieces that can be the largest if only some uses may be fast and the others are slow."""
+        """The pieces that can be the largest if only some uses may be fast and all other uses are slow."""
         return _undominated(
             [Affine(p.constant, tuple(g if m else 0 for g, m in zip(p.gain, may_be_fast, strict=True))) for p in self.pieces]
         )
@@ -171,7 +172,8 @@ def hull_bits(table: Sequence[int]) -> list[int]:
 
 
 def least_over(table: Sequence[int], bits: Sequence[int]) -> list[int]:
-    """A table over some of the uses, given by their bits; each entry is the least over all choices of the other uses."""
+    """A table over some of the uses of ``table``, given by their bits. Each entry is the least latency over all choices of the
+    other uses."""
     least = [max(table)] * (1 << len(bits))
     for mask, value in enumerate(table):
         at = sum(1 << place for place, bit in enumerate(bits) if mask >> bit & 1)

@@ -1,6 +1,7 @@
 """The plan of a memory-mapping problem: residencies, copies, and the uses that are served from fast memory.
 
-A *residency* is one stay of a tensor in fast memory. This module defines the data; the verifier checks the rules.
+A *residency* is one stay of a tensor in fast memory, and a *use* is a read or a write of one tensor by one step. This module
+defines the data; the verifier checks the rules.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lagrange multipliers of the memory-mapping relaxation, called *prices*, from which certificates of bounds are made.
 
-There are prices for memory during each step, for time on the copy channels, and for fast uses. By Lagrangian duality, any
-nonnegative prices prove a lower bound on the objective (lemma B8 of docs/reference/memory-mapping-models.md). The better the
-prices, the better the bound.
+There are prices for memory during each step, for time on the copy channels, and for fast uses. A *use* is a read or a write of
+one tensor by one step; it is fast if it is served from fast memory. By Lagrangian duality, any nonnegative prices prove a lower
+bound on the objective (lemma B8 of docs/reference/memory-mapping-models.md). The better the prices, the better the bound.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ class CutPrice(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass
 class Prices:
-    """Prices in ps for a program, or for a segment of a program. Steps and uses are counted from the first ones of either."""
+    """Prices in ps for a program, or for a segment of a program: some consecutive steps.
+
+    Steps and uses are counted from the first step and the first use of the program or the segment.
+    """
 
     memory: Floats
     """[T] price of one unit of memory (as many bytes as the alignment) during each step."""
     channel: Floats
     """[T] price of one ps of time on a copy channel during each step."""
     access: Floats
-    """[uses] amount that each use earns if it is fast."""
+    """[uses] amount in ps that each use earns if it is fast."""
     preload: float = 0.0
-    """Price of one preload."""
+    """Price of one preload, that is, of a tensor that is in fast memory before the program starts."""
     cuts: list[CutPrice] = field(default_factory=list)
     """Prices of rounding cuts."""
 
@@ -71,7 +74,7 @@ class Prices:
 
     @staticmethod
     def decode(data: bytes) -> Prices:
-        """The prices that :meth:`encode` wrote."""
+        """The prices that :meth:`encode` wrote. Raises :class:`msgspec.DecodeError` for other bytes."""
         shape = tuple[list[float], list[float], list[float], float, list[CutPrice]]
         memory, channel, access, preload, cuts = msgspec.msgpack.decode(data, type=shape)
         return Prices(np.array(memory), np.array(channel), np.array(access), preload, cuts)

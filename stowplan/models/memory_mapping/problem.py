@@ -5,8 +5,9 @@ Learning" (Wang et al. 2023; below: the paper), section 4.1 and appendix A. Dura
 offsets are whole bytes, and ranges are half-open. *Boundary* ``t`` is the moment before step ``t``. A use is *fast* if it is
 served from fast memory, otherwise *slow*.
 
-:func:`sub_problem` builds a smaller problem from a part of a program. Such problems are the segments whose bounds are added up,
-the neighbourhoods of local search, and the windows on which policies are trained.
+:func:`sub_problem` builds a smaller problem from a part of a program. There are three sorts of smaller problems: segments of a
+program, whose bounds are added up; neighbourhoods of a plan, in which local search may change the plan; and windows of steps,
+on which policies are trained.
 """
 
 from __future__ import annotations
@@ -396,7 +397,7 @@ def sub_problem(
     max_preloads: int,
     stalls: Stalls | None = None,
 ) -> Problem:
-    """Build a smaller problem on the same machine. Asynchronous operations are left out.
+    """Build a smaller problem on the same machine. Asynchronous operations (:class:`InFlight`) are left out.
 
     Parameters
     ----------
@@ -410,6 +411,11 @@ def sub_problem(
         Number of inputs that may be in fast memory at the start.
     stalls
         Whether stalls are allowed; None for the rule of the large problem.
+
+    Raises
+    ------
+    InputError
+        The small problem breaks a rule, for example because a step reads a tensor that nothing wrote before.
     """
     return replace(
         problem,
@@ -429,14 +435,15 @@ def loops_within(problem: Problem, start: int, end: int) -> list[Loop]:
 
 
 def restricted(step: Step, number: Mapping[int, int], fast: Sequence[bool] = ()) -> Step:
-    """A step with only the uses of some tensors, for a smaller problem. Each of the other uses is fixed to be fast or slow.
+    """A step with only the uses of some tensors, for a smaller problem. Each use that is left out is fixed to be fast or slow.
 
     Parameters
     ----------
     number
-        New number of each tensor whose uses are kept.
+        New number of each tensor whose uses are kept, by its old number.
     fast
-        For each use of the step, whether it is fast. Only the entries of uses that are not kept matter.
+        For each use of the step, whether it is fast. Only the entries of uses that are left out matter; the argument may be
+        empty if all uses are kept.
     """
     positions = [place for place, use in enumerate(step.uses) if use.tensor in number]
     uses = tuple(replace(step.uses[place], tensor=number[step.uses[place].tensor]) for place in positions)
@@ -473,7 +480,7 @@ def _restricted_table(table: Table, positions: list[int], fast: Sequence[bool]) 
 def border_step(name: str, tensors: Sequence[int], *, is_output: bool, slow_ps: int) -> Step:
     """A step that reads or writes tensors at the border of a smaller problem.
 
-    It takes ``slow_ps`` picoseconds for each tensor that it uses in slow memory, and no time for the others.
+    It takes ``slow_ps`` picoseconds for each tensor that it uses in slow memory, and no time for a tensor in fast memory.
     """
     uses = tuple(Use(tensor, is_output, 0) for tensor in tensors)
     return Step(name, "border", 1, uses, (Piece(0, (slow_ps,) * len(uses), (0,) * len(uses)),))

@@ -2,6 +2,10 @@
 
 The rules and their codes are those of ``docs/reference/memory-mapping.md``. This module and its two helpers, ``_audit`` and
 ``_replay``, share no code with the simulator, the exact models or the heuristics, so that an error made there is found here.
+
+A *use* is a read or a write of one tensor by one step, and it is *fast* if it is served from fast memory, otherwise *slow*. A
+*residency* is one stay of a tensor in fast memory, and a *boundary* is the moment before a step. A *slice* is a copy into fast
+memory of a part of a tensor.
 """
 
 from __future__ import annotations
@@ -123,7 +127,7 @@ def _check_fast_use_form(audit: Audit) -> None:
 
 
 class _Box(NamedTuple):
-    """Bytes ``[low, high)`` that a residency occupies from step ``start`` until it ends."""
+    """Bytes ``[low, high)`` of fast memory that a residency occupies from step ``start`` until it ends."""
 
     start: int
     residency: int

@@ -22,7 +22,10 @@ from stowplan.models.mip.matrix import MatrixModel
 #: Name of the column for the constant of the objective.
 CONSTANT = "constant"
 
+#: Name of the row of the objective.
 _OBJECTIVE = "objective"
+
+#: Largest number of characters in a line of an LP file, unless a single word is longer.
 _WIDTH = 120
 
 
@@ -41,12 +44,13 @@ def format_of(path: str | Path) -> str:
 def save(model: MatrixModel, path: str | Path, remarks: Sequence[str] = ()) -> None:
     """Write a model to a file in the format of its name, compressed by gzip if the name ends in ``.gz``.
 
-    Equal models give equal files. ``remarks`` are written as comments at the top, one on each line.
+    Equal models give equal files. ``remarks`` are written as comments at the top, one on each line; a remark must be a single
+    line. Characters other than ASCII are replaced by ``?``.
 
     Raises
     ------
     UsageError
-        The name has another ending.
+        The name does not end in ``.mps`` or ``.lp``, with or without ``.gz``.
     InputError
         The file cannot be written; an existing file stays unchanged.
     """
@@ -214,5 +218,6 @@ def _wrapped(head: str, words: list[str]) -> Iterator[str]:
 
 
 def plain(name: str) -> str:
-    """A name in which ``_`` replaces all but ASCII letters and digits, since solvers reject some characters."""
+    """A name in which ``_`` replaces all but ASCII letters and digits, since solvers reject some characters; ``model`` if the
+    name is empty."""
     return "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in name) or "model"

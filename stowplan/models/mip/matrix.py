@@ -219,7 +219,8 @@ class Program:
     def scaled(self, name: str, scale: FloatArray, unit: float) -> tuple[MatrixModel, FloatArray]:
         """The program as scaled arrays, and the factors of the rows.
 
-        Columns are divided by ``scale`` and the objective by ``unit``. Rows are multiplied by powers of two.
+        Columns are divided by ``scale``, of shape ``[columns]``, and the objective by ``unit``. Rows are multiplied by powers
+        of two (:func:`row_scales`). The arrays have neither names of columns nor an offset.
         """
         matrix = self.rows.entries(len(self.cost), np.float64) @ sparse.diags(scale)
         row_scale = row_scales(matrix)
@@ -245,9 +246,9 @@ class Program:
         )
 
     def dual_bound(self, duals: FloatArray, limits: Mapping[int, tuple[int, int]] | None = None) -> int:
-        """The bound that row duals prove for a program in whole numbers (:func:`proven_bound`).
+        """The bound that row duals ``[rows]`` prove for a program in whole numbers without scaling (:func:`proven_bound`).
 
-        ``limits`` are bounds of columns in place of those of the program.
+        ``limits`` are (lower, upper) bounds by column, which replace those of the program.
         """
         row_lower, row_upper, lower, upper, cost = (
             np.array(numbers, np.int64) for numbers in (self.rows.lower, self.rows.upper, self.lower, self.upper, self.cost)
@@ -264,7 +265,7 @@ def sides(limits: Sequence[float] | IntArray, scale: FloatArray | float = 1.0) -
 
 
 def row_scales(matrix: sparse.csr_matrix) -> FloatArray:
-    """[rows] the reciprocal of the largest absolute coefficient of each row, rounded to a power of two."""
+    """[rows] the reciprocal of the largest absolute coefficient of each row, rounded to a power of two; 1 for an empty row."""
     largest = abs(matrix).max(axis=1).toarray().ravel() if all(matrix.shape) else np.zeros(matrix.shape[0])
     return np.exp2(-np.rint(np.log2(np.where(largest > 0, largest, 1.0))))
 
@@ -381,13 +382,17 @@ def proven(bound: float, spread: float, *, unit: float = 1.0, tolerance: float =
     """The bound that a solver's ``bound`` proves on an objective that is a whole number in every plan.
 
     ``bound`` and ``spread`` are those of :func:`lowered`, whose margin is subtracted. The result is multiplied by ``unit``, the
-    size of a unit of ``bound`` in units of the objective, and then rounded up, since the objective is a whole number.
+    size of a unit of ``bound`` in units of the objective, and then rounded up, since the objective is a whole number. ``bound``
+    must be finite; otherwise ValueError or OverflowError is raised.
     """
     return math.ceil(lowered(bound, spread, tolerance) * unit)
 
 
 def rounded_down(text: str) -> float:
-    """The value of a printed number minus one unit of its last digit, since it may have been rounded up."""
+    """The value of a printed number minus one unit of its last digit, since it may have been rounded up.
+
+    Raises ValueError if the text is not a number.
+    """
     mantissa, _, exponent = text.lower().partition("e")
     digits = len(mantissa.partition(".")[2])
     value = float(text) - 10.0 ** (int(exponent or 0) - digits)

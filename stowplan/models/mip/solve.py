@@ -53,8 +53,8 @@ def solve(
     start
         Values ``[columns]`` to start from; they need not be feasible.
     node_limit
-        Largest number of nodes of branch and bound, for solvers in this process. With it, and unless the time limit ends the
-        run, equal calls give equal results. Other solvers ignore it.
+        Largest number of nodes of branch and bound, for solvers in this process; None for no limit. With it, and unless the
+        time limit ends the run, equal calls give equal results. Other solvers ignore it.
     on_bound
         Called with better bounds as they are proven, from another thread. Only solvers in this process report bounds.
     should_stop
@@ -64,12 +64,14 @@ def solve(
     Returns
     -------
     Outcome
-        The best solution, checked against the model, and the bound that the solver claims.
+        The best solution, checked against the model, and the bound that the solver claims. If ``should_stop`` returns True at
+        the start, the status is ``unknown``.
 
     Raises
     ------
     UsageError
-        The solver is not available.
+        The solver is not available, or MathOpt, which calls ``gscip``, rejects the model or the options. Neither is noticed if
+        nothing has to be solved, because the model has no columns or ``should_stop`` returns True at the start.
     """
     if model.columns == 0:
         return _empty(model)

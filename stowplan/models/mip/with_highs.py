@@ -78,7 +78,8 @@ def pass_model(highs: highspy.Highs, matrix: MatrixModel) -> None:
 
 
 def limit(highs: highspy.Highs, time_limit: float, node_limit: int | None, start: FloatArray | None) -> None:
-    """Set the limits of a MILP, in seconds and in nodes of branch and bound, and a solution ``[columns]`` to start from."""
+    """Set the limits of a MILP, in seconds (less than 0.01 counts as 0.01) and in nodes of branch and bound, and a solution
+    ``[columns]`` to start from. None means no limit of nodes, or no such solution."""
     highs.setOptionValue("time_limit", max(0.01, time_limit))
     if node_limit is not None:
         highs.setOptionValue("mip_max_nodes", node_limit)
@@ -95,7 +96,8 @@ def best_point(highs: highspy.Highs) -> FloatArray | None:
 
 
 def interrupt_when(highs: highspy.Highs, should_stop: Callable[[], bool] | None) -> None:
-    """Make HiGHS call ``should_stop`` repeatedly, in linear programs and in MILPs, and end when the function returns True."""
+    """Make HiGHS call ``should_stop`` repeatedly, in linear programs and in MILPs, and end when the function returns True. None
+    changes nothing."""
     if should_stop is None:
         return
 
@@ -122,7 +124,7 @@ def solve(
     options
         Limits, seed, start and callbacks.
     settings
-        Further options of HiGHS by name.
+        Further options of HiGHS by name; HiGHS ignores names that it does not know.
     on_point
         Called with every better solution ``[columns]`` of a MILP while HiGHS runs.
 

@@ -80,7 +80,7 @@ def solve(model: MatrixModel, options: Options) -> Outcome:
     Raises
     ------
     UsageError
-        MathOpt rejects the options.
+        The call of MathOpt raised an exception, for example because it rejects the options.
     """
     began = time.monotonic()
     built = build(model)

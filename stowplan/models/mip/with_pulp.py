@@ -107,12 +107,17 @@ def solve(model: MatrixModel, solver: str, options: Options) -> Outcome:
     """Solve a model with one of PuLP's solvers. They ignore the node limit and report no bounds while they run.
 
     A solver's program that exceeds its time limit by more than :data:`GRACE` seconds is killed (on Linux); there is no solution
-    then.
+    then. ``solver`` is a name in :data:`SOLVERS` or PuLP's own name of a solver.
 
     Returns
     -------
     Outcome
         The status is ``unknown`` if the solver failed. A bound is known only for CBC.
+
+    Raises
+    ------
+    pulp.PulpSolverError
+        PuLP knows no solver of this name. :func:`stowplan.models.mip.solve.check_solver` finds that out before.
     """
     began = time.monotonic()
     name = SOLVERS.get(solver, solver)

@@ -1,6 +1,10 @@
 """The data of the verifier: codes of violations, edges, flows, and the tiles that links lead to.
 
 It shares no code with models, bounds, heuristics or the simulator, so that an error in one of them shows as a difference.
+
+An *edge* is a value that one instruction produces and another one consumes. It is *synchronous* if it goes over links between
+tiles, and *asynchronous* if it goes over a second network, the asynchronous fabric. A *flow* is a set of instructions that
+synchronous edges connect.
 """
 
 from __future__ import annotations
@@ -82,7 +86,7 @@ class Audit:
         self.sent = [edge for edge, is_sent in zip(self.edges, self.asynchronous, strict=True) if is_sent]
 
     def add(self, code: Code, message: str, *instructions: int) -> None:
-        """Report a violation that concerns these instructions."""
+        """Report a violation that concerns these instructions, given by their numbers."""
         self.violations.append(Violation(code, message, {"instructions": instructions}))
 
     def name(self, number: int) -> str:
@@ -90,13 +94,14 @@ class Audit:
         return self.problem.instructions[number].id
 
     def nominal(self, source: int) -> int:
-        """The nominal number of clocks that a value of this instruction needs over the asynchronous fabric."""
+        """The nominal number of clocks that a value of this instruction needs over the asynchronous fabric. The machine must
+        have one; otherwise AssertionError is raised."""
         fabric = self.machine.asynchronous
         assert fabric is not None
         return fabric.latency if self.problem.instructions[source].memory is None else fabric.memory_latency
 
     def launches_of(self, flow: list[int]) -> dict[int, int]:
-        """The time of the first instruction of each flow; ``flow`` is the result of :meth:`flows`."""
+        """The time of the first instruction of each flow, by the entries of ``flow``, which is the result of :meth:`flows`."""
         launch: dict[int, int] = {}
         for first, time in zip(flow, self.plan.times, strict=True):
             launch[first] = min(time, launch.get(first, time))
@@ -117,7 +122,8 @@ class Audit:
 
 
 def follow(problem: Problem, tile: int, link: int) -> int | None:
-    """The tile at the end of a link of a tile; None if there is no such link."""
+    """The tile at the end of a link of a tile; None if there is no such link, or if it leaves the grid or leads back to the
+    same tile."""
     machine = problem.machine
     if not 0 <= link < len(machine.links):
         return None
@@ -131,7 +137,8 @@ def follow(problem: Problem, tile: int, link: int) -> int | None:
 
 
 def least_clocks(problem: Problem) -> list[dict[int, int]]:
-    """For each tile, the least number of clocks to each tile that a value can reach from it."""
+    """For each tile, the least number of clocks to each tile that a value can reach from it: over at most one link or, if
+    values may pass through tiles, over any number of links."""
     tiles = range(problem.machine.rows * problem.machine.columns)
     steps: list[dict[int, int]] = []
     for tile in tiles:

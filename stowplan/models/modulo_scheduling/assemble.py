@@ -2,6 +2,10 @@
 
 If a model gives only tiles and some of the times, the other times are found by list scheduling. Models, heuristics and policies
 build their plans here.
+
+The *II* is the initiation interval, and a *slot* is a clock modulo the II. The *delay* of a value is the time that it waits for
+its consumer. A *start* is an instruction that the hardware starts at a set time; no tile may have two
+(:class:`~.problem.Rules`). A *recurrence* is a cycle of values over several iterations.
 """
 
 from __future__ import annotations
@@ -162,7 +166,8 @@ def _assigned(choices: Sequence[Sequence[_Place]], most: Callable[[_Place], int]
 
 
 def choose_starts(structure: Structure, tiles: Sequence[int]) -> tuple[int, ...] | None:
-    """Choose one start from each set of choices such that all are on different tiles; None if that is impossible."""
+    """Choose one start from each set of :attr:`Structure.start_choices` such that all are on different tiles; None if that is
+    impossible. ``tiles`` has the tile of each instruction."""
     choices = structure.start_choices
     users_at = _assigned([[tiles[number] for number in numbers] for numbers in choices], lambda tile: 1)
     if users_at is None:
@@ -173,7 +178,11 @@ def choose_starts(structure: Structure, tiles: Sequence[int]) -> tuple[int, ...]
 def choose_interfaces(
     structure: Structure, ii: int, tiles: Sequence[int], times: Sequence[int]
 ) -> tuple[int | None, ...] | None:
-    """Choose an interface with a free port for each memory access; None if that is impossible."""
+    """Choose an interface with a free port for each memory access; None if that is impossible.
+
+    The result has the number of an interface for each instruction, and None for an instruction that is no memory access. It is
+    empty if the problem has no memory accesses.
+    """
     problem, choices = structure.problem, []
     if not problem.accesses:
         return ()
@@ -236,11 +245,25 @@ def make_plan(
 ) -> Plan | None:
     """Build a plan from tiles and times. Values take single links unless routes are given.
 
+    Parameters
+    ----------
+    ii
+        Initiation interval.
+    tiles, times
+        Tile, and time in clocks, of each instruction.
+    routes
+        For each edge of the problem, the links that its value takes, as indices into ``Machine.links``.
+
     Returns
     -------
     Plan or None
         An unverified plan; None if starts would share a tile, memory requests find no port, or values do not fit into memory or
         registers.
+
+    Raises
+    ------
+    ValueError
+        There are no routes, and no single link leads from the producer of a value over links to its consumer.
     """
     problem = structure.problem
     starts = choose_starts(structure, tiles)

@@ -1,11 +1,13 @@
 """Bounds on modulo schedules that need no search: the least initiation interval (II), critical path, times, and obstacles.
 
 *Initiation intervals.* Both resources and recurrences (cycles of values over several iterations) give a lower bound on the II
-(Rau, "Iterative modulo scheduling", 1994). The larger of the two is called MII.
+(Rau, "Iterative modulo scheduling", 1994). The larger of the two is called MII. The *spoke RAM* of a tile has one entry for
+each clock of an interval, so its depth is the largest possible II.
 
 *Times at an II.* If bounds on differences of two times lead around a cycle, longest paths bound the difference of any two times
-on it from both sides (:func:`time_bounds`). This is the case on recurrences. With a limit on delays, the transport and waiting
-of every value are bounded from both sides, and it is the case for all instructions that synchronous values connect (*flows*).
+on it from both sides (:func:`time_bounds`). This is the case on recurrences. The *delay* of a value is the time that it waits
+for its consumer. If delays are limited, the transport and waiting of every value over links are bounded from both sides. The
+differences of times are then bounded for all instructions that such values connect; these instructions are a *flow*.
 
 *Shared tiles.* A cycle of values has slack: II times the sum of its distances, minus the latencies of its instructions.
 Transport over links uses up the slack. Two instructions can be on different tiles only if every cycle through both has enough
@@ -28,7 +30,7 @@ from stowplan.models.modulo_scheduling.structure import Structure, longest_paths
 
 def resource_mii(problem: Problem, structure: Structure | None = None) -> int:
     """Lower bound on the II from resources: slots of all tiles together, of single tiles and of sets of tiles, and memory
-    ports."""
+    ports. The bound may be larger than the depth of the spoke RAM."""
     facts = structure or Structure(problem)
     least = max(1, -(-facts.count // problem.machine.tiles), max(map(len, facts.members), default=0))
     for tiles in {frozenset(allowed) for allowed in facts.allowed if allowed}:
@@ -80,7 +82,8 @@ def least_ii(problem: Problem, structure: Structure | None = None) -> int:
 
 
 def unrefuted_iis(problem: Problem, structure: Structure | None = None) -> OpenIIs:
-    """The IIs up to the depth of the spoke RAM that neither :func:`least_ii` nor limits on delays refute, with reasons."""
+    """The IIs up to the depth of the spoke RAM that neither :func:`least_ii` nor limits on delays refute, and the reasons why
+    limits on delays refute other IIs."""
     facts = structure or Structure(problem)
     # With limits on delays, the bounds on differences of times include those of recurrences.
     from_slots = problem.limits_waits
@@ -100,14 +103,16 @@ def critical_path(problem: Problem, structure: Structure | None = None) -> int:
 
 
 def objective_bound(problem: Problem) -> int:
-    """A lower bound on the objective, computed without search."""
+    """A lower bound on the objective, computed without search, from the smallest II that is not refuted. If all IIs are
+    refuted, the MII is used instead."""
     facts = Structure(problem)
     least = next(iter(unrefuted_iis(problem, facts).iis), least_ii(problem, facts))
     return encode_objective(least, critical_path(problem, facts))
 
 
 def find_obstacle(problem: Problem, structure: Structure | None = None) -> str | None:
-    """The reason why no plan exists, as one sentence, if one can be found without a search; otherwise None."""
+    """The reason why no plan exists, as one sentence, if one can be found without a search; otherwise None, which does not
+    prove that a plan exists."""
     facts = structure or Structure(problem)
     machine = problem.machine
     ids = [instruction.id for instruction in problem.instructions]
@@ -197,7 +202,7 @@ def _names(ids: list[str], numbers: list[int]) -> str:
 #: Largest number of instructions in a set for which longest paths between all pairs are computed, which takes cubic time.
 MOST_MEMBERS = 1000
 
-#: Length of the longest path between instructions that no path connects.
+#: Length, in clocks, that stands for "no path" between two instructions.
 _NEVER = -(1 << 40)
 
 
@@ -232,7 +237,8 @@ class TimeBounds(NamedTuple):
 def time_bounds(structure: Structure, ii: int, *, whole: bool = False) -> list[TimeBounds]:
     """Bounds on times at an II, for the instructions of each recurrence; the largest set comes first.
 
-    If ``whole`` is true and delays are limited, they are for the instructions of each flow instead.
+    If ``whole`` is true and delays are limited, they are for the instructions of each flow instead. Sets of more than
+    :data:`MOST_MEMBERS` instructions are left out.
     """
     return [
         TimeBounds(members, _longest_paths(_differences(structure, ii, members)))
@@ -252,9 +258,10 @@ def longest_span(structure: Structure, ii: int) -> int | None:
 
 
 def sharing_tiles(structure: Structure, ii: int) -> list[tuple[int, ...]]:
-    """Sets of two or more instructions that share a tile in every plan at an II which recurrences allow.
+    """Sets of two or more instructions that share a tile in every plan at an II. Recurrences must allow the II.
 
-    They are found from the slack of cycles of values over links, for two instructions at a time.
+    They are found from the slack of cycles of values over links, for two instructions at a time. The list is empty if no two
+    tiles reach each other both ways.
     """
     trip = _least_trip(structure)
     groups: list[tuple[int, ...]] = []

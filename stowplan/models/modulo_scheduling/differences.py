@@ -1,11 +1,15 @@
-"""Initiation intervals (II) that limits on delays allow, and cycles of values that refute the others.
+"""Initiation intervals (II) that limits on delays allow, and cycles of values that refute the other IIs.
 
-The times of a producer and a consumer differ by the latency, the clocks of the links and the delay. With a limit on delays,
-the difference is therefore bounded from both sides: low <= time(target) + II · distance - time(source) <= high. Consider a
-cycle of values, each of which may be followed from producer to consumer or from consumer to producer. Around such a cycle,
-these bounds can contradict each other. The contradiction is a proof that holds for all tiles and slots, and the algorithm of
-Bellman and Ford finds one. If the distances of the cycle cancel, it refutes every II; otherwise it refutes all IIs below some
-number or all IIs above some number.
+The *delay* of a value is the time that it waits for its consumer. The times of a producer and a consumer differ by the latency,
+the clocks of the links and the delay. The *distance* of a value is the number of iterations from its producer to its consumer.
+With a limit on delays, the difference is therefore bounded from both sides:
+
+    low <= time(consumer) + II · distance - time(producer) <= high
+
+Consider a cycle of values, each of which may be followed from producer to consumer or from consumer to producer. Around such a
+cycle, these bounds can contradict each other. The contradiction is a proof that holds for all tiles and slots, and the
+algorithm of Bellman and Ford finds one. If the distances of the cycle cancel, it refutes every II; otherwise it refutes all IIs
+below some number or all IIs above some number.
 
 If no delays are allowed at all, there is a second proof, by parity. On many machines the tiles have two colours such that links
 take an even number of clocks between tiles of the same colour and an odd number between different colours. An example is a row
@@ -30,12 +34,12 @@ _NAMED = 12
 
 
 class OpenIIs(NamedTuple):
-    """The IIs that are not refuted, and the reasons why the others are refuted."""
+    """The IIs that are not refuted, and the reasons why all other IIs are refuted."""
 
     iis: tuple[int, ...]
     """The IIs that are not refuted, ascending."""
     reasons: tuple[str, ...]
-    """The reasons, each as text for people."""
+    """The reasons, each as text for people; empty if limits on delays refute no II."""
 
 
 class _Bound(NamedTuple):
@@ -91,7 +95,8 @@ def positive_cycle(count: int, ways: Sequence[Way]) -> list[int]:
 def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
     """The IIs from ``least`` up to the depth of the spoke RAM that limits on delays do not refute.
 
-    If delays are unlimited, they are all IIs from ``least`` on.
+    The *spoke RAM* of a tile has one entry for each clock of an interval. If delays are unlimited, no II in this range is
+    refuted; there is none if ``least`` is larger than the depth.
     """
     low, high = least, problem.machine.spoke_depth
     limit = problem.rules.max_delay
@@ -165,8 +170,8 @@ def _bounds(structure: Structure, limit: int | None) -> list[_Bound]:
 
 
 def hop_span(structure: Structure, one: int, two: int) -> tuple[int, int] | None:
-    """The smallest and the largest number of clocks from an allowed tile of one group to one of another; None without a
-    link."""
+    """The smallest and the largest number of clocks from an allowed tile of group ``one`` to an allowed tile of group ``two``
+    (:attr:`Structure.group`). Both are 0 if the groups are the same. None if values cannot go there."""
     if one == two:
         return 0, 0
     hops = structure.problem.hops
@@ -188,7 +193,7 @@ def _contradiction(count: int, bounds: Sequence[_Bound], ii: int) -> list[_Bound
 
 
 def farthest(problem: Problem) -> int:
-    """The largest number of clocks that a value needs from one tile to another."""
+    """The largest number of clocks that a value needs over links from one tile to another; 0 without links."""
     return max((clocks for row in problem.hops for clocks in row if clocks is not None), default=0)
 
 

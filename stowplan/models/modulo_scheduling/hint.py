@@ -39,7 +39,12 @@ def hint(
     source: str = "",
 ) -> Hint:
     """Build a hint from values in [0, 1]: ``time`` of shape ``[instructions]``, and ``tiles`` of shape
-    ``[tiles, instructions]``."""
+    ``[tiles, instructions]``.
+
+    ``confidence`` has a number in [0, 1] for each instruction, which says how reliable its values are; empty for full
+    confidence. ``plan`` is part of the hint unless it is None. Nothing is checked, except that ``tiles`` has a row for each
+    tile: otherwise ValueError is raised.
+    """
     values = {TIME: time} | {tile_name(tile): row for tile, row in zip(range(problem.machine.tiles), tiles, strict=True)}
     return of_values(problem, values, confidence=confidence, plan=plan, source=source)
 
@@ -68,8 +73,10 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
 
     Raises
     ------
-    InputError, UsageError
-        The hint is not for the earlier version.
+    InputError
+        The hint is not for the earlier version, or its values are not valid.
+    UsageError
+        ``earlier`` is not a problem.
     """
     check_hint(earlier, given, VALUES)
     numbers = [None if number < 0 else number for number in matched_instructions(problem, earlier)]

@@ -1,7 +1,8 @@
 """Describes a coarse-grained reconfigurable array (CGRA): a grid of equal tiles, and the links that every tile has.
 
-A *tile* is a processing element with its own memory. It executes an instruction of the loop in each *slot*, that is, in each
-clock modulo the initiation interval. Target files of machines are read into these classes.
+A *tile* is a processing element with its own memory. It executes at most one instruction of the loop in each *slot*, that is,
+in each clock modulo the initiation interval. Its *spoke RAM* says which instruction it issues in each slot, and its instruction
+RAM holds the instructions. Target files of machines are read into these classes.
 """
 
 from __future__ import annotations
@@ -167,7 +168,8 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
         return self.rows * self.columns
 
     def end(self, tile: int, link: int) -> int | None:
-        """The tile that a link of a tile leads to; None if it leaves the grid or leads back to the same tile."""
+        """The tile that a link of a tile leads to; None if it leaves the grid or leads back to the same tile. ``link`` is an
+        index into :attr:`links`; IndexError is raised if it is too large."""
         row = tile // self.columns + self.links[link].rows
         column = tile % self.columns + self.links[link].columns
         if self.wraps:
@@ -179,7 +181,8 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def one_link(self) -> Clocks:
-        """The number of clocks from tile to tile over at most one link; 0 from a tile to itself (feedback)."""
+        """The least number of clocks from tile to tile over at most one link; 0 from a tile to itself (feedback), and None
+        without a link."""
         table: list[list[int | None]] = [[None] * self.tiles for _ in range(self.tiles)]
         for tile in range(self.tiles):
             table[tile][tile] = 0
@@ -192,7 +195,7 @@ class Machine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def any_links(self) -> Clocks:
-        """The least number of clocks from tile to tile over any number of links."""
+        """The least number of clocks from tile to tile over any number of links; None if no links lead there."""
         table = [list(row) for row in self.one_link]
         for middle in range(self.tiles):
             for row in table:

@@ -2,7 +2,9 @@
 
 It is a time-indexed formulation in the manner of Eichenberger and Davidson (1997). It has a binary column for each instruction,
 tile and slot, and an integer column for the *round* of each instruction, where time = II · round + slot. Problems in which
-values may pass through tiles are not supported. Registers are not modelled, so for machines with registers it is a relaxation.
+values may pass through tiles are not supported. Registers, in which values wait for their consumers, are not modelled, so for
+machines with registers it is a relaxation. Groups, siblings, flows, starts and buffers are those of
+:mod:`stowplan.models.modulo_scheduling.structure`.
 """
 
 from __future__ import annotations
@@ -270,7 +272,7 @@ def solve(
     time_limit
         Limit in seconds for all MILPs together.
     node_limit
-        Largest number of nodes of each MILP.
+        Largest number of nodes of each MILP; None for no limit. Only solvers in this process obey it.
     on_plan
         Called with the plan, if one is found.
     should_stop
@@ -284,7 +286,7 @@ def solve(
     Raises
     ------
     UsageError
-        The solver is not available, or values may pass through tiles.
+        The solver is not available or rejects the call, or values may pass through tiles.
     """
     structure = Structure(problem)
     if find_obstacle(problem, structure) is not None:

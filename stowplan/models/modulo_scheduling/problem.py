@@ -1,8 +1,9 @@
 """The modulo-scheduling problem: the instructions of a loop body, and the array of tiles (CGRA) that it runs on.
 
 The rules are in docs/reference/modulo-scheduling.md. A *tile* is a processing element with its own memory. A new iteration of
-the loop begins every *initiation interval* (II). Values go over links between tiles (*synchronous*), or over a second network
-whose latency is not fixed (*asynchronous*).
+the loop begins every *initiation interval* (II). A *slot* is a clock modulo the II. Values go over links between tiles
+(*synchronous*), or over a second network whose latency is not fixed (the *asynchronous fabric*). The *makespan* is the number
+of clocks from 0 to the last result of one iteration.
 """
 
 from __future__ import annotations
@@ -228,7 +229,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         return tuple(components(len(self.instructions), [*linked, *((target, source) for source, target in linked)]))
 
     def nominal(self, source: int) -> int:
-        """Nominal clocks that a value of this instruction needs over the asynchronous fabric."""
+        """Nominal clocks that a value of this instruction needs over the asynchronous fabric; 0 if there is no fabric."""
         fabric = self.machine.asynchronous
         if fabric is None:
             return 0
@@ -247,7 +248,7 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         return self.rules.max_delay is not None or bool(self.machine.registers)
 
     def longest_wait(self, ii: int) -> int | None:
-        """The largest number of clocks that a value may wait at an initiation interval; None for any number.
+        """The largest number of clocks that a value over links may wait at an initiation interval; None for any number.
 
         If the machine has registers, each of them is written once in every interval, so that no value waits for a whole
         interval.

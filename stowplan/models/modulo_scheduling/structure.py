@@ -1,10 +1,14 @@
 """Derived facts about a problem that models, bounds and heuristics use; the verifier does not use them.
 
 * A *group* is a set of instructions that must share a tile because of tile-memory variables.
-* A *family* is a set of siblings, which must be on different tiles.
+* A *family* is a set of siblings, which must be on different tiles: the consumers of one producer or, by another rule, also the
+  producers of one consumer.
+* An *edge* is a value that one instruction produces and another one consumes. It is *synchronous* if it goes over links between
+  tiles, and asynchronous if it goes over a second network, the *asynchronous fabric*.
 * A *flow* is a set of instructions that synchronous edges connect. A *source* is an instruction that no synchronous value from
-  the same iteration triggers.
+  the same iteration triggers. A *start* is a source that the hardware starts at a set time; no tile may have two starts.
 * A *recurrence* is a cycle of values over several iterations. *Recurrent* instructions are on such a cycle.
+* The *II* is the initiation interval, and a *slot* is a clock modulo the II.
 
 :func:`symmetries` returns the symmetries of the machine.
 """
@@ -205,10 +209,10 @@ class Structure:
 
     @cached_property
     def slotted(self) -> list[int]:
-        """The instructions whose slots a model must decide. All others can wait for any free slot of their tile.
+        """The instructions whose slots a model must decide. All other instructions can wait for any free slot of their tile.
 
-        They are the instructions on recurrences, and the memory accesses if ports are scarce. If latencies differ, they are all
-        instructions, since results of different latencies may leave a tile at the same clock.
+        The slots of instructions on recurrences must be decided, and those of memory accesses if ports are scarce. If latencies
+        differ, the slots of all instructions must be, since results of different latencies may leave a tile at the same clock.
         """
         if not self.has_one_latency:
             return list(range(self.count))
@@ -363,5 +367,6 @@ def symmetries(problem: Problem) -> list[tuple[int, ...]]:
 
 
 def representatives(renumberings: list[tuple[int, ...]]) -> dict[int, tuple[int, ...]]:
-    """For each tile, the symmetry that maps it to the smallest equivalent tile."""
+    """For each tile, the symmetry that maps it to the smallest equivalent tile. ``renumberings`` is the result of
+    :func:`symmetries`, or another list that is not empty."""
     return {tile: min(renumberings, key=lambda renumbering: renumbering[tile]) for tile in range(len(renumberings[0]))}

@@ -2,6 +2,12 @@
 
 It is written from docs/reference/modulo-scheduling.md alone and shares no code with models, bounds, heuristics or the
 simulator.
+
+The *II* is the initiation interval, and a *slot* is a clock modulo the II. An *edge* is a value that one instruction produces
+and another one consumes; its *delay* is the time that it waits for its consumer. It is *asynchronous* if it goes over a second
+network instead of links between tiles. A *flow* is a set of instructions that edges over links connect. A *source* is an
+instruction that no value over links from the same iteration triggers, and a *start* is a source that the hardware starts at a
+set time. *Siblings* are instructions that must be on different tiles, such as the consumers of one producer.
 """
 
 from __future__ import annotations

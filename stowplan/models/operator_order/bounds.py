@@ -116,7 +116,7 @@ _INFINITE = 1 << 61
 
 
 class Cuts:
-    """The flow network of a graph, whose minimum cuts bound the bytes that are live at an operator.
+    """The flow network of a graph. Its minimum cuts bound the bytes that are live at an operator.
 
     Its nodes are the operators, the storages, a source and a sink. The network is built once; each call of :meth:`cut` changes
     some capacities and computes a maximum flow.

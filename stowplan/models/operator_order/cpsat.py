@@ -28,7 +28,7 @@ class Stretch:
     among
         Operators of the stretch, in a feasible order, which is the hint.
     upper
-        Bytes that the peak within the stretch must not exceed.
+        Bytes that the peak within the stretch must not exceed. Bytes count that are live while operators of the stretch run.
 
     Attributes
     ----------
@@ -106,7 +106,7 @@ def order_stretch(
     (list of int or None, int or None)
         First, the operators of the stretch in the best order found; None if no order within ``upper`` was found. Second, a
         lower bound in bytes on the peak within the stretch: ``upper + 1`` if it is proven that no order is within ``upper``,
-        and None if nothing is proven.
+        and None if nothing is proven. An empty stretch gives an empty list and None.
     """
     if not among:
         return [], None

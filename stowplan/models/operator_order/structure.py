@@ -131,7 +131,8 @@ class Structure:
         return list(zip(self.pair[is_reused].tolist(), self.pair_result[is_reused].tolist(), strict=True))
 
     def profile(self, order: Sequence[int] | Ints) -> Ints:
-        """[ops] bytes that are live while each operator of an order runs."""
+        """[ops] bytes that are live while each operator of an order runs. For a graph without operators, the result has a
+        single entry: the bytes that are live in any case."""
         begin, end = self.lives(order)
         change = np.zeros(max(1, self.ops) + 1, np.int64)
         np.add.at(change, begin, self.size)
@@ -205,7 +206,8 @@ def stable_order(structure: Structure) -> list[int]:
 def needed_first(structure: Structure, sequence: Iterable[int]) -> list[int]:
     """Turn a sequence of all operators into a feasible order.
 
-    Operators are appended in the given sequence, each preceded by those of its predecessors that have not been appended yet.
+    Operators are appended in the given sequence, each preceded by those of its predecessors that have not been appended yet. An
+    operator that occurs again is skipped.
     """
     order: list[int] = []
     done = [False] * structure.ops

@@ -1,12 +1,14 @@
 """Bounds on packing problems that need no search, and reasons why a problem is infeasible.
 
-Heuristics, exact models and certificates use them. The *load* of a moment is the number of bytes that are live then.
+Heuristics, exact models and certificates use them. The *load* of a moment is the number of bytes that are live then. A *fixed*
+buffer is one whose offset the problem prescribes. The problem may also permit two buffers to overlap while both are live
+(:class:`~stowplan.models.packing.problem.Overlap`).
 
-*Pairs that share bytes.* Take a *crowd*: a set of m buffers of which every two are live together or have a reuse penalty. Let k
-be the largest number of them that fit into the capacity without sharing a byte. Consider the graph that connects every two of
-them that share no byte. It has no clique of k + 1 buffers. By Turán's theorem (Turán, Matematikai és Fizikai Lapok 48, 1941) it
-has at most as many edges as there are pairs between k groups of nearly equal size. All other pairs share bytes, and each of
-them has a penalty.
+*Pairs that share bytes.* A *reuse penalty* is a cost that is paid if two buffers share bytes, one after the other. Take a
+*crowd*: a set of m buffers of which every two are live together or have a reuse penalty. Let k be the largest number of them
+that fit into the capacity without sharing a byte. Consider the graph that connects every two of them that share no byte. It has
+no clique of k + 1 buffers. By Turán's theorem (Turán, Matematikai és Fizikai Lapok 48, 1941) it has at most as many edges as
+there are pairs between k groups of nearly equal size. All other pairs share bytes, and each of them has a penalty.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def live_sets(lives: Iterable[tuple[int, int, int]]) -> Iterator[set[int]]:
     Parameters
     ----------
     lives
-        (number, first moment, first moment after the end) of each interval.
+        (number, first moment, first moment after the end) of each interval, which must not be empty. Numbers are distinct.
 
     Yields
     ------
@@ -69,7 +71,7 @@ def live_sets(lives: Iterable[tuple[int, int, int]]) -> Iterator[set[int]]:
 
 
 def load_bound(problem: Problem) -> int:
-    """Lower bound in bytes on the height of any plan: the peak load or the largest end of a fixed buffer, if that is larger."""
+    """Lower bound in bytes on the height of any plan: the larger of the peak load and the largest end of a fixed buffer."""
     fixed = (buffer.offset + buffer.size for buffer in problem.buffers if buffer.offset is not None)
     return max(max(fixed, default=0), peak_load(problem))
 
@@ -88,9 +90,10 @@ def peak_load(problem: Problem) -> int:
 
 
 def find_overload(problem: Problem) -> Overload | None:
-    """A reason why no plan exists, if one can be found without a search; otherwise None.
+    """A reason why no plan exists, if one can be found without a search; otherwise None, which does not prove that a plan
+    exists.
 
-    Reasons are fixed offsets that overlap or end beyond the capacity, and moments at which the live buffers need more bytes
+    Reasons are fixed buffers that overlap or end beyond the capacity, and moments at which the live buffers need more bytes
     than the capacity. Of all such moments, the result has the one at which the fewest buffers exceed the capacity. If the
     problem permits overlaps, it has the moment with the largest load.
     """
@@ -151,7 +154,8 @@ class Crowd:
     buffers: tuple[int, ...]
     """Numbers of the buffers, ascending."""
     pairs: tuple[tuple[int, int], ...]
-    """Numbers of the pairs of these buffers that are never live together and have a penalty, the smaller number first."""
+    """The pairs of these buffers that are never live together, so that they have a penalty: two numbers of buffers, the smaller
+    one first."""
     least: int
     """In every plan, at least this many of these pairs share bytes."""
 
@@ -205,8 +209,8 @@ def crowds(problem: Problem) -> list[Crowd]:
     return list(found.values())
 
 
-#: Largest numbers of buffers and of penalties of a problem in which crowds are sought: the search takes some tenths of a
-#: second.
+#: Largest numbers of buffers and of penalties of a problem in which crowds are sought. At these sizes, the search takes some
+#: tenths of a second.
 MOST_CROWDED, MOST_CROWDED_PAIRS = 300, 1000
 
 

@@ -1,8 +1,8 @@
 """Packing as a CP-SAT model: each buffer is a rectangle with a fixed extent in time and a free offset, and none overlap.
 
 :func:`solve` minimizes the height, finds any plan within the capacity, or minimizes the sum of the reuse penalties within the
-capacity. For each pair of buffers with a penalty, one Boolean variable says that they share bytes, and two more say which of
-them lies below the other.
+capacity. A reuse penalty is a cost that is paid if two buffers share bytes, one after the other. For each pair of buffers with
+a penalty, one Boolean variable says that they share bytes, and two more say which of them lies below the other.
 
 :func:`solve_closest` is for plans that should stay close to an earlier one. It minimizes the number of buffers that leave their
 earlier offsets. The model is the same, with a capacity, and a Boolean variable for each buffer says whether it keeps its
@@ -11,10 +11,11 @@ the linear relaxation. All buffers that leave their offsets can be lowered until
 plan therefore has offsets that are sums of sizes and earlier offsets, rounded up to alignments. The model can count offsets in
 units of the greatest common divisor of these numbers.
 
-A buffer that may overlap its operands needs further constraints. While the operands are live, the buffer is left out of the
-constraint on rectangles. Instead, for each buffer that is live together with it, a Boolean variable says which of the two lies
-below; the distance between their offsets is then at least their separation (:mod:`.overlaps`). For two buffers that hold the
-same data, a second Boolean variable says that they have the same offset.
+The problem may permit a buffer, the result of an operator, to overlap buffers that are still live when it is created, its
+operands (:class:`~.problem.Overlap`). Such a result needs further constraints. While the operands are live, the result is left
+out of the constraint on rectangles. Instead, for each buffer that is live together with it, a Boolean variable says which of
+the two lies below; the distance between their offsets is then at least their separation (:mod:`.overlaps`). For two buffers
+that hold the same data, a second Boolean variable says that they have the same offset.
 """
 
 from __future__ import annotations
@@ -59,10 +60,11 @@ class Model:
     """For pairs of buffers: a Boolean variable, the two numbers, and a separation in units. The variable says that the first
     buffer lies at least that far below the second; with None as separation, that both have the same offset."""
     shares: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
-    """For each pair of buffers with a reuse penalty: whether the two share bytes."""
+    """For each pair of buffers with a reuse penalty above 0: whether the two share bytes. Pairs with a buffer of 0 bytes have
+    no such variable."""
 
     def add_hint(self, plan: Plan) -> None:
-        """Let the solver start from a plan. Every variable gets a value.
+        """Let the solver start from a valid plan. Every variable gets a value.
 
         In :func:`solve_closest`, the values need not be a solution, because offsets of the plan may be no multiples of the
         unit.
@@ -162,7 +164,7 @@ def build(problem: Problem, ceiling: int, grid: Iterable[int] = ()) -> Model:
     return built
 
 
-#: Largest number of offsets that :func:`_normal_patterns` returns.
+#: Largest number of offsets that :func:`_normal_patterns` returns. The domain of each offset variable lists them one by one.
 MOST_PATTERNS = 2000
 
 
@@ -172,8 +174,8 @@ def _normal_patterns(problem: Problem, unit: int, limit: int) -> list[int] | Non
     Some best plan has no other offsets. Take a best plan, forbid all pairs that share no byte to share any, and lower the
     buffers as far as possible: no pair begins to share bytes (Herz, "Recursive computational procedure for two-dimensional
     stock cutting", IBM Journal of Research and Development 16, 1972). This requires sizes and ends of fixed buffers that are
-    multiples of all alignments. The result is None if they are not, if overlaps are permitted, or if there are too many
-    patterns.
+    multiples of all alignments. The result is None if they are not, if overlaps are permitted, if there are more than
+    :data:`MOST_PATTERNS` patterns, or if ``limit`` is more than 2**20 units.
     """
     buffers = problem.buffers
     step = lcm(*(buffer.alignment for buffer in buffers if buffer.size and buffer.offset is None))
@@ -294,7 +296,7 @@ def solve(problem: Problem, **search: Unpack[Search[Plan]]) -> Outcome[Plan]:
     )
 
 
-#: Largest number of pairs of buffers for which constraints are added one by one.
+#: Largest number of pairs of buffers for which constraints are added one by one. It limits the size of the model.
 MOST_PAIRS = 100_000
 
 
@@ -304,17 +306,18 @@ def solve_closest(problem: Problem, earlier: Sequence[int | None], **search: Unp
     Parameters
     ----------
     problem
-        It must have a capacity.
+        It must have a capacity; otherwise an AssertionError is raised.
     earlier
-        Earlier offset of each buffer in bytes; None if it has none. Offsets that are misaligned, beyond the capacity or unlike
-        the buffer's fixed offset are ignored.
+        Earlier offset in bytes of each buffer; None for a buffer that has none. Offsets that are misaligned, beyond the
+        capacity or different from the buffer's fixed offset are ignored.
     search
         Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks.
 
     Returns
     -------
     Outcome
-        The plan, and a bound on the number of buffers that leave their earlier offsets; ignored offsets do not count.
+        The best plan found, of status ``optimal`` if it is proven that no plan keeps more offsets. The bound must not be used:
+        it limits the number of buffers that keep their offsets, since the model maximizes this number.
     """
     assert problem.capacity is not None
     attainable = {

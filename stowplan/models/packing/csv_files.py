@@ -7,7 +7,8 @@ A file has a line of column names, in any order, and then a line for each buffer
   end) or ``end`` (the inclusive end), and ``size``.
 * Optional columns: ``alignment``; ``gaps``, the intervals without data, such as ``7-8 9-10`` (half-open, or inclusive in a file
   with ``end``); ``offset``, a fixed offset; ``hint``, an offset to try (negative for none); ``overlaps``, operands that the
-  buffer may overlap, such as ``id:distance id:distance``, or ``id:=`` for a buffer that holds the same bytes.
+  buffer may overlap, such as ``id:distance id:distance``, or ``id:=`` for a buffer that holds the same bytes
+  (:class:`~stowplan.models.packing.problem.Overlap`).
 
 Offset tables, which ``--emit csv`` writes, are read as well. They have other columns and comment lines that begin with ``#``.
 """
@@ -50,7 +51,10 @@ _SYNONYMS = {"buffer": "id", "buffer_id": "id", "begin": "lower", "start": "lowe
 
 
 def is_packing_csv(path: str | Path) -> bool:
-    """Whether a file's name ends in ``.csv`` or ``.csv.gz``, or its first line contains the columns ``lower`` and ``size``."""
+    """Whether a file's name ends in ``.csv`` or ``.csv.gz``, or its first line contains the columns ``lower`` and ``size``.
+
+    The result is False if the file has another name and cannot be read.
+    """
     if Path(path).suffix.lower() == ".csv" or Path(path).name.lower().endswith(".csv.gz"):
         return True
     try:
@@ -105,10 +109,15 @@ def parse(
     Parameters
     ----------
     source
-        Name of the file, for messages and as the name of the problem.
+        Name of the file, for messages and as the name of the problem; None gives an empty name.
     placed
         If None, a value in the column ``offset`` fixes the buffer there. Otherwise the offsets are stored in this dictionary,
         by id and unchecked, and the buffers have no fixed offset.
+
+    Raises
+    ------
+    InputError
+        The text breaks a rule that :func:`read_problem` names.
     """
     source_lines = io.StringIO(text) if isinstance(text, str) else text
     reader = csv.reader(_without_byte_order_mark(iter(source_lines)), skipinitialspace=True)

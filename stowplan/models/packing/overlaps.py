@@ -49,7 +49,8 @@ def separations(problem: Problem) -> dict[tuple[int, int], int | None]:
 
 
 def allows(separation_of: Mapping[tuple[int, int], int | None], one: int, other: int, at_one: int, at_other: int) -> bool:
-    """Whether a permitted overlap lets two buffers have these offsets while both are live.
+    """Whether a permitted overlap lets two buffers have these offsets while both are live; False if they may not overlap at
+    all.
 
     Parameters
     ----------

@@ -46,7 +46,10 @@ class Plan(PlanDocument, frozen=True, forbid_unknown_fields=True, kw_only=True):
         Raises
         ------
         UsageError
-            The file is to be CSV, but the plan has no copy of the buffers, or CSV cannot represent an id.
+            The file is to be CSV, but the plan has no copy of the buffers, or CSV cannot represent an id that an overlap refers
+            to.
+        InputError
+            The file cannot be written.
         """
         if Path(path).suffix.lower() != ".csv":
             files.write_atomic(path, files.encode(self))
@@ -62,7 +65,7 @@ def height(problem: Problem, offsets: Sequence[int]) -> int:
 
 
 def make_plan(problem: Problem, offsets: Iterable[int]) -> Plan:
-    """Build the plan with these offsets in bytes and compute its objective. The plan is not checked."""
+    """Build the plan with these offsets in bytes, one for each buffer, and compute its objective. The plan is not checked."""
     places = tuple(offsets)
     if not problem.penalties:
         return Plan(problem=problem.digest, objective=height(problem, places), offsets=places)
@@ -106,6 +109,7 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
 
 
 def with_parts(rows: Sequence[OffsetRow], parts: Iterable[Part]) -> list[OffsetRow]:
-    """The rows of the buffers, followed by a row for each part with its position inside its buffer."""
+    """The rows of the buffers, followed by a row for each part with its position inside its buffer. A part without a buffer
+    gets a row that is in no arena."""
     row_of = {row.name: row for row in rows}
     return [*rows, *(part_of(row_of.get(part.buffer or ""), part.id, part.offset, part.size) for part in parts)]

@@ -179,7 +179,9 @@ class Problem(ProblemDocument["Plan"], frozen=True, forbid_unknown_fields=True, 
         Raises
         ------
         UsageError
-            The file is to be CSV, but CSV cannot represent an id or the reuse penalties.
+            The file is to be CSV, but CSV cannot represent an id that an overlap refers to, or the reuse penalties.
+        InputError
+            The file cannot be written.
         """
         is_csv = Path(path).suffix.lower() == ".csv"
         if is_csv and self.penalties:
@@ -371,9 +373,9 @@ def check_overlaps(problem: Problem) -> None:
 
 
 def csv_text(buffers: Sequence[Buffer], offsets: Sequence[int] | None = None) -> str:
-    """Write buffers as text in the CSV format of the minimalloc project.
+    """Write buffers as text in the CSV format of the minimalloc project (:mod:`stowplan.models.packing.csv_files`).
 
-    Columns that are empty for all buffers are left out.
+    Optional columns that have their default for all buffers are left out.
 
     Parameters
     ----------

@@ -1,7 +1,8 @@
-"""The part that CP-SAT models of banked packing and of tier placement have in common.
+"""The part that the CP-SAT models of banked packing, tier placement and LLM placement have in common.
 
 :class:`Places` builds the variables and constraints that assign each item to one memory, limit the bytes that are live in a
-memory at once and, on request, give each item an offset. The models of both kinds add their objectives and further rules.
+memory at once and, on request, give each item an offset. An item is a buffer, the weights or the output of a layer, or a whole
+layer; a *permanent* item is live at every moment. The model of each kind adds its objective and further rules.
 """
 
 from __future__ import annotations
@@ -34,10 +35,12 @@ class Places:
         self.inside: dict[tuple[int, int], Var] = {}
         """Boolean variable for each item and each memory that may hold it: whether the item is placed there."""
         self.permanent_load: dict[int, Var] = {}
-        """Load of the permanent items by memory, in units of ``_load_unit`` bytes; only for memories of :meth:`add_loads`."""
+        """Total size of the permanent items in each memory, in units of ``_load_unit`` bytes. Only memories that were passed to
+        :meth:`add_loads` have this variable, and only if there are permanent items."""
         self._load_unit: dict[int, int] = {}
         self.steps: dict[tuple[int, int], Var] = {}
-        """Offset of an item in a memory, divided by its alignment there; only for memories of :meth:`add_offsets`."""
+        """Offset of an item in a memory, divided by its alignment there, by (item, memory). Only memories that were passed to
+        :meth:`add_offsets` have this variable."""
         for number, item in enumerate(placement.items):
             choices = []
             for memory in item.size_in:
@@ -69,8 +72,8 @@ class Places:
                 model.add(load_of(terms) <= capacity // unit)
 
     def bytes_of(self, memory: int) -> Any:
-        """Bytes of the permanent items in a memory, as an expression. :meth:`add_loads` must have been called for the
-        memory."""
+        """Bytes of the permanent items in a memory, as an expression. Raises KeyError if there are no permanent items, or if
+        :meth:`add_loads` was not called for the memory before."""
         return self._load_unit[memory] * self.permanent_load[memory]
 
     def add_offsets(self, memory: int) -> None:
@@ -135,10 +138,12 @@ class Places:
         }
 
     def total(self, costs: Mapping[tuple[int, int], int]) -> cp_model.LinearExprT:
-        """Total cost as a linear expression: ``costs[item, memory]`` counts if the item is placed in that memory."""
+        """Total cost as a linear expression: ``costs[item, memory]`` counts if the item is placed in that memory. Raises
+        KeyError if it may not be placed there."""
         return cp_model.LinearExpr.weighted_sum([self.inside[place] for place in costs], [*costs.values()])
 
     def exclude(self, memory: int, numbers: Iterable[int]) -> None:
-        """Forbid that all of these items are placed in this memory together."""
+        """Forbid that all of these items are placed in this memory together. Raises KeyError if an item may not be placed
+        there at all."""
         places = [self.inside[number, memory] for number in numbers]
         self.model.add(sum(places) <= len(places) - 1)

@@ -1,8 +1,9 @@
-"""Items, memories and live ranges: the structure that banked packing and tier placement have in common.
+"""Items, memories and live ranges: the structure that banked packing, tier placement and LLM placement have in common.
 
-An *item* occupies bytes of one memory during all of its live range. The two kinds have different items (buffers, or weights and
-outputs of layers), costs and further rules. The conditions under which items fit into memories are the same for both and are
-defined here.
+An *item* occupies bytes of one memory during all of its live range. The kinds have different items (buffers; weights and
+outputs of layers; whole layers), costs and further rules. The conditions under which items fit into memories are defined here.
+For LLM placement the memories here are large enough for all items; its own model limits the bytes of a device, because a part
+of a layer may be on the host.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from stowplan.models.packing.bounds import live_sets
 
 
 class Item(NamedTuple):
-    """A buffer, or the weights or the output of a layer, which occupies bytes of one memory during ``[first, end)``."""
+    """A buffer, the weights or the output of a layer, or a whole layer: it occupies bytes of one memory in ``[first, end)``."""
 
     first: int
     """First moment at which it is live."""
@@ -27,10 +28,11 @@ class Item(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """A memory that items are placed in: a bank of banked packing, or a tier of tier placement."""
+    """A memory that items are placed in: a bank of banked packing, a tier of tier placement, or a device or its host."""
 
     capacity: int
-    """Bytes that items which are live at the same time may occupy in total."""
+    """Bytes that the items which are live at the same time may occupy in total: the size of the memory without reserved
+    bytes."""
     end: int
     """Offset in bytes at which the memory ends."""
 

@@ -1,11 +1,12 @@
 """Lower bounds on the peak and on the added cost of every plan, from minimum cuts (``cuts``) and from the channel to a host.
 
-Without a host, each operator gives a bound on the added cost by the minimum cut at its first run. The largest of these bounds
-is the bound of the problem.
+The *host* is a second memory; a plan can send values to it over a channel and fetch them back. Without a host, each operator
+gives a bound on the added cost by the minimum cut at its first run. The largest of these bounds is the bound of the problem.
 
-With a host, values that are read after that first run are live at it, are recomputed later, or are fetched later. Let ``F`` be
-the number of bytes that are fetched later. While the operator runs, these bytes are on the host and not on the device. Their
-copies to the host have therefore ended before it, and the copies back begin after it. For every plan with this ``F``:
+With a host, a value that is read after an operator's first run is live at that run, is recomputed later, or is fetched later.
+Let ``F`` be the number of bytes that are fetched later. While the operator runs, these bytes are on the host and not on the
+device. Their copies to the host have therefore ended before it, and the copies back begin after it. For every plan with this
+``F``:
 
 - The recomputations cost at least as much as without a host but with ``F`` more bytes on the device. Call this cost ``R(F)``; a
   cut bounds it from below.
@@ -35,7 +36,10 @@ HALVINGS = 24
 
 
 class Bounds:
-    """Computes the bound on the added cost at the first run of an operator, with a host or without."""
+    """Computes the bound on the added cost at the first run of an operator, with a host or without.
+
+    When ``should_stop`` returns True, no further ranges of fetched bytes are halved. The bound is then valid but smaller.
+    """
 
     def __init__(self, structure: Structure, should_stop: Callable[[], bool] = lambda: False):
         channel = structure.problem.channel

@@ -1,8 +1,9 @@
 """Solves rematerialization problems with CP-SAT: chooses the size of the model and says what its answers prove.
 
-The model allows each operator a limited number of runs. A plan with more runs of an operator pays for them, and a plan with
-more fetches occupies the channel for longer. So there is a lower bound on the added cost of every plan with more runs than the
-model allows. The bound that is reported is never larger than that, unless no operator could use more runs.
+The *host* is a second memory; a plan can send values to it over a channel and fetch them back. The model allows each operator a
+limited number of runs. A plan with more runs of an operator pays for them, and a plan with more fetches occupies the channel
+for longer. So there is a lower bound on the added cost of every plan with more runs than the model allows. The bound that is
+reported is never larger than that, unless no operator could use more runs.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ MOST_OPS, MOST_OPS_WITH_HOST = 400, 16
 #: Pairs (operators, runs): the largest number of runs of an operator, and of fetches of a value, in graphs of up to this size.
 RUNS = ((60, 3), (MOST_OPS, 2))
 
-#: Largest number of runs of an operator whose cost is 0.
+#: Largest number of runs of an operator whose cost is 0, unless ``runs`` allows more. Such runs do not add to the objective.
 FREE_RUNS = 6
 
 #: Largest number of runs of an operator in a second attempt, if no plan fits with fewer runs.
 ENOUGH_RUNS = 8
 
-#: No model is built if a time in it could reach this number.
+#: No model is solved if a time in it could reach this number.
 LIMIT = 1 << 50
 
 
@@ -102,8 +103,9 @@ def solve(
     Parameters
     ----------
     order
-        The order in which operators first run. By default the model chooses it in graphs of up to :data:`FREE_OPS` operators
-        and with a host; otherwise it is the order of the input.
+        The order in which operators first run, with each operator once and after those that it needs. By default the model
+        chooses the order in graphs of up to :data:`FREE_OPS` operators and with a host; otherwise it is the order of the input.
+        With a host, no order may be given.
     runs
         Largest number of runs of each operator, and of fetches of each value; by default see :data:`RUNS`.
     search
@@ -114,7 +116,8 @@ def solve(
     Outcome
         The status is ``infeasible`` only if the model chooses the order and no plan could use more runs than the model has. It
         is ``optimal`` only if the plan's added cost equals the bound. It is ``unknown``, and no model is solved, if the graph
-        has more than :data:`MOST_OPS` operators (with a host :data:`MOST_OPS_WITH_HOST`) or costs that are too large.
+        has more than :data:`MOST_OPS` operators (with a host :data:`MOST_OPS_WITH_HOST`) or costs that are too large. The
+        ``reason`` then says which of the two, although the problem may be feasible.
     """
     structure, channel = build(problem), problem.channel
     most_ops = MOST_OPS if channel is None else MOST_OPS_WITH_HOST

@@ -1,4 +1,8 @@
-"""The memory constraints of the CP-SAT model: live and reserved bytes stay within the limit at every time."""
+"""The memory constraints of the CP-SAT model: live and reserved bytes stay within the limit at every time.
+
+A *reservation* is a number of bytes of the limit that something outside the graph occupies during a part of the plan
+(:class:`~stowplan.models.rematerialization.problem.Reservation`).
+"""
 
 from __future__ import annotations
 
@@ -43,6 +47,8 @@ def add_fit(
 ) -> None:
     """Add cumulative constraints for the live bytes, alone and together with each reservation.
 
+    Reservations are ignored if the problem has no limit.
+
     Parameters
     ----------
     lives
@@ -50,7 +56,7 @@ def add_fit(
     limit
         Limit in bytes.
     spans
-        Start and end of the run of each operator that reservations refer to.
+        Start and end of the run of each operator in :func:`reserving_operators`, by its number.
     horizon
         Upper limit of all times.
     """

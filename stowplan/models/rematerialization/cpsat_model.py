@@ -5,10 +5,12 @@ the order is free. On larger ones the first runs of the operators have a given o
 recomputations between the first runs of the operators ``j - 1`` and ``j``, each operator at most once and in the given order.
 Such a model proves nothing about other orders.
 
-Without a host, a time is a position in the sequence. With a host, times are those of the plan multiplied by a number ``unit``
-that is larger than the number of steps. A run takes ``unit`` times its cost plus 1, and a move takes 1, so that no two steps
-have the same time; a copy takes ``unit`` times its duration. Times of the plan are the times of the model divided by ``unit``
-and rounded down. A fetch is an operator that reads nothing and whose value can be read when its copy has ended.
+The *host* is a second memory. A *send* copies a value to it, a *wait* waits until that copy has ended, and a *fetch* copies the
+value back (:class:`~.plan.Move`). Without a host, a time is a position in the sequence. With a host, times are those of the
+plan multiplied by a number ``unit`` that is larger than the number of steps. A run takes ``unit`` times its cost plus 1, and a
+move takes 1, so that no two steps have the same time; a copy takes ``unit`` times its duration. Times of the plan are the times
+of the model divided by ``unit`` and rounded down. A fetch is an operator that reads nothing and whose value can be read when
+its copy has ended.
 """
 
 from __future__ import annotations
@@ -318,7 +320,7 @@ class Model:
         add_fit(self.model, lives, limit, structure, spans, self.horizon + 1)
 
     def add_hint(self, plan: Plan) -> None:
-        """Let the solver start from a plan, as far as the model has steps for it.
+        """Let the solver start from a valid plan, as far as the model has steps for it.
 
         The hint says which steps take place and, if the model chooses the order, at which times. With a host, a constraint also
         excludes worse plans.

@@ -83,8 +83,9 @@ class Moments:
         return descendants(self.structure.ordering)
 
     def with_fetches(self, graph: Structure) -> Moments:
-        """The cuts of the structure with fetches, in which each fetch first runs right behind the writer of its value.
+        """The cuts of ``graph``, this structure with fetches from a host (:meth:`.Structure.with_fetches`).
 
+        A fetch is an operator that copies a value back from the host. It first runs right behind the writer of its value.
         Predecessors and successors are derived from those of this object, which is faster than computing them again.
         """
         writer, ops = self.structure.writer, self.structure.ops
@@ -106,7 +107,7 @@ class Moments:
         return result
 
     def in_force(self, op: int) -> list[Reservation]:
-        """Reservations that are in force at the operator's first run in every order."""
+        """Reservations (:class:`~.problem.Reservation`) that are in force at the operator's first run in every order."""
         return [row for row in self.structure.reservations if self._is_in_force(row, op)]
 
     def _is_in_force(self, row: Reservation, op: int) -> bool:
@@ -117,7 +118,10 @@ class Moments:
         return has_begun and (row.until is None or bool(self.after[op] >> row.until & 1))
 
     def available_bytes(self, op: int, limit: int) -> int:
-        """The largest number of live bytes with which the operator's first run, including reservations, is within the limit."""
+        """The largest number of live bytes with which the operator's first run, including reservations, is within the limit.
+
+        It is negative if no number is small enough.
+        """
         limits = [limit]
         for row in self.in_force(op):
             if row.of == op:
@@ -282,7 +286,7 @@ class Moments:
 
 
 def bits(number: int) -> Iterable[int]:
-    """Positions of the bits that are set in an integer, the lowest first."""
+    """Positions of the bits that are set in an integer of at least 0, the lowest first."""
     while number:
         low = number & -number
         yield low.bit_length() - 1

@@ -26,6 +26,7 @@ def first_moments(structure: Structure, most: int) -> list[int]:
     """Select up to ``most`` operators of a longest path through the graph at which many bytes are live.
 
     Bytes are counted for the input's order, in which each operator runs once. The operator with most live bytes comes first.
+    The graph must have operators; otherwise ValueError is raised.
     """
     start, pred = structure.ordering.pred_start.tolist(), structure.ordering.pred.tolist()
     length, before = [0] * structure.ops, [-1] * structure.ops
@@ -51,16 +52,18 @@ def more_moments(
     Parameters
     ----------
     moments
-        It has the predecessors of each operator: of any two operators of a chain, one must be a predecessor of the other.
+        The predecessors of each operator. Of any two operators of a chain, one must be a predecessor of the other.
     sequence, live
-        A sequence of runs (numbers of operators), and the bytes that are live at each run.
+        A sequence of runs (numbers of operators), and the bytes that are live at each run. Every operator of the chain must
+        occur in it.
     limit
         Limit in bytes.
 
     Returns
     -------
     list of int
-        The operators of the longer chain, in the order of their first runs in ``sequence``.
+        The operators of the longer chain, in the order of their first runs in ``sequence``. If no operator can be added, these
+        are the operators of ``chain``.
     """
     longer = [*chain]
     for near in _first_runs_near(sequence, live, limit):

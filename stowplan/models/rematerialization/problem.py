@@ -84,15 +84,16 @@ class Reservation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """
 
     size: int
-    """Number of bytes, to which ``times`` may add more. It may be negative only if ``times`` is not 0. It then subtracts the
-    bytes that all uses of the graph share and that ``times`` counts several times."""
+    """Number of bytes, to which ``times`` may add more. If ``times`` is above 0, it may be negative, to subtract bytes that all
+    uses of the graph share: ``times`` counts them once for each use, although they exist only once."""
     since: int | None = None
     """Number of the operator with whose run it begins; None if it is in force from the start of the plan."""
     until: int | None = None
     """Number of the operator before whose run it ends; None if it is in force to the end of the plan."""
     times: int = 0
-    """How many times the bytes that are live while ``of`` runs are added to ``size``. If a program uses the same graph several
-    times, for example once for each layer, these are the bytes of the other uses, which wait at that operator."""
+    """A factor: the bytes that are live while operator ``of`` runs are added to ``size`` this many times. It describes programs
+    that use the same graph several times, for example once for each layer. While one use runs, ``times`` other uses have run up
+    to operator ``of`` and continue later, and each of them keeps the bytes that are live there."""
     of: int | None = None
     """Number of the operator whose live bytes ``times`` multiplies; None if ``times`` is 0."""
 
@@ -217,8 +218,8 @@ def of_graph(graph: GraphRules, costs: Mapping[str, int] | None = None, limit: i
     Parameters
     ----------
     costs
-        Cost of one run by the id of the operator; operators that are not named cost 1. By default, the cost of an operator is
-        the number of bytes that it writes.
+        Cost of one run of each operator, by the operator's id; operators that are missing in it cost 1. If it is None, the cost
+        of every operator is the number of bytes that it writes.
     limit
         Number of bytes that may be live at once; None for no limit.
     """

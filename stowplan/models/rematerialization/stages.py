@@ -36,7 +36,7 @@ MOST_TERMS = 1_500_000
 
 @dataclass(frozen=True)
 class Draft:
-    """The result of solving one staged program."""
+    """The result of solving one staged program: a bound, and a solution as a draft of a plan."""
 
     bound: int | None
     """Proven lower bound on the added cost of plans within the limit; None if nothing is proven."""
@@ -62,7 +62,8 @@ class Stages:
         Limit in bytes on the load at the first run of each operator of the chain.
     chain
         Operators each of which needs the one before. A reservation that depends on the bytes that are live at another operator
-        is taken into account completely only if that operator is in the chain, too.
+        is taken into account completely only if that operator is in the chain, too. A *reservation* is memory that something
+        outside the graph occupies (:class:`~.problem.Reservation`).
     """
 
     def __init__(
@@ -140,7 +141,8 @@ class Stages:
         self.program.add_row(terms, upper=most)
 
     def tie(self, at: int, roots: Sequence[int]) -> None:
-        """Add constraints that either all of these storages are live at a moment or none of them is."""
+        """Add constraints: either all of the storages ``roots`` are live at moment ``at``, an index in the chain, or none of
+        them is. Raises KeyError if one of them cannot be live there, or if the moment's operator reads or writes it."""
         columns = [self._live[at][root] for root in roots]
         for one, other in pairwise(columns):
             self.program.add_row([(one, 1.0), (other, -1.0)], lower=0, upper=0)
@@ -248,7 +250,8 @@ class Stages:
         Returns
         -------
         Draft
-            It proves and has nothing if the program has more than :data:`MOST_TERMS` coefficients.
+            If the program has more than :data:`MOST_TERMS` coefficients, it is not solved: the draft proves nothing and has no
+            solution.
         """
         from stowplan.models.mip import with_highs
 

@@ -3,8 +3,8 @@
 A *value* is a tensor that is an input or that an operator writes. A view that no operator writes is the value of its base. A
 value with bytes of its own is a *storage*. The other values are views and share the bytes of their parent.
 
-A *fetch* from the host is modelled as an operator that reads nothing and writes one value. Fetches are the last operators of a
-structure.
+The *host* is a second memory; a plan can send values to it and fetch them back. A *fetch* is modelled as an operator that reads
+nothing and writes one value. Fetches are the last operators of a structure.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Structure:
     writer: list[int]
     """[values] the operator that writes the value; -1 for inputs."""
     kept: list[bool]
-    """[values] whether the value must be live to the end."""
+    """[values] whether the value must be live to the end: outputs, and inputs whose bytes may not be reused."""
     needs: list[tuple[int, ...]]
     """[operators] values that must be live before the operator runs."""
     writes: list[tuple[int, ...]]
     """[operators] values that the operator writes, parents before their views."""
     pairs: list[tuple[int, ...]]
-    """[operators] values of operands whose bytes a result may reuse (``in_place``)."""
+    """[operators] values of operands whose bytes a result may reuse (:attr:`~.problem.Op.in_place`)."""
     readers: list[list[int]]
     """[values] operators that need the value."""
     cost: list[int]
@@ -59,7 +59,8 @@ class Structure:
     reservations: tuple[Reservation, ...] = ()
     """Bytes of the limit that are not available during a part of the plan."""
     fetched: tuple[int, ...] = ()
-    """The values that the last operators fetch from the host, one for each of these operators."""
+    """The values that the last operators fetch from the host, one for each of these operators; empty before
+    :meth:`with_fetches`."""
 
     @property
     def ops(self) -> int:

@@ -1,7 +1,8 @@
 """Computes the times of the steps of a plan with a host.
 
-The times come from the copy engine of memory mapping with one queue for each direction. A run takes as many units of time as
-its cost. Issuing a copy takes no time, and a step that needs a copy waits until the copy has ended.
+The *host* is a second memory; a plan sends values to it and fetches them back (:class:`~.plan.Move`). The times come from the
+copy engine of memory mapping with one queue for each direction. A run takes as many units of time as its cost. Issuing a copy
+takes no time, and a step that needs a copy waits until the copy has ended.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Timeline:
 
 
 def timeline(structure: Structure, plan: Plan) -> Timeline:
-    """Compute the timeline of a valid plan."""
+    """Compute the timeline of a plan, which must be valid. For other plans the result means nothing, or KeyError is raised."""
     problem = structure.problem
     value_of = {tensor: value for value, tensor in enumerate(structure.tensor)}
     steps = list(plan.steps())

@@ -2,6 +2,10 @@
 
 It is written from docs/reference/rematerialization.md alone, uses no solver, and shares no code with structure, bounds, models
 or heuristics.
+
+The *host* is a second memory. A *send* copies a value to it, a *wait* waits until that copy has ended, and a *fetch* copies the
+value back (:class:`~.plan.Move`). A *reservation* is memory that something outside the graph occupies
+(:class:`~.problem.Reservation`).
 """
 
 from __future__ import annotations
@@ -136,7 +140,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
 def live_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
     """[steps] bytes that are live at each run and move of a plan; empty if the plan cannot be replayed.
 
-    A plan cannot be replayed if it has a wrong move, or if a step reads a value that does not exist.
+    A plan cannot be replayed if it has a wrong move, or if a step reads a value that does not exist. If the plan has a number
+    of an operator that is too large, IndexError is raised.
     """
     replay = _replay(problem, plan, []) if _moves_are_known(problem, plan, []) else None
     return () if replay is None else tuple(replay.live)
@@ -145,7 +150,8 @@ def live_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
 def load_bytes(problem: Problem, plan: Plan) -> tuple[int, ...]:
     """[steps] live bytes plus the largest of the reservations in force; empty if the plan cannot be replayed.
 
-    The limit of the problem applies to these numbers.
+    The limit of the problem applies to these numbers. If the plan has a number of an operator that is too large, IndexError is
+    raised.
     """
     replay = _replay(problem, plan, []) if _moves_are_known(problem, plan, []) else None
     return () if replay is None else tuple(replay.load)

@@ -1,4 +1,6 @@
-"""Branch and bound that branches on the number of equally large weights in the fast tiers.
+"""Branch and bound for tier placement that branches on the number of equally large weights in the fast tiers.
+
+A *tier* is one memory of the hierarchy. The relaxation is that of the MILP in :mod:`stowplan.models.tier_placement.milp`.
 
 In a network, many layers have weights of the same size. If the linear relaxation puts two and a half of them into a tier,
 branching on single tensors only moves the half from one tensor to the next. This search therefore first branches on counts: the
@@ -6,8 +8,8 @@ number of weights of a certain size that are in a tier or a faster one, where a 
 ``n``. If all counts are whole, it branches on single tensors.
 
 Cover inequalities (Balas, "Facets of the knapsack polytope", 1975) tighten the relaxation. A node of the tree implies a least
-number of bytes of weights in each tier. Outputs that are live at the same step and do not fit into the rest of the tier give a
-cover.
+number of bytes of weights in each tier. If outputs that are live at the same step do not fit into the rest of the tier
+together, they are a *cover*: not all of them are in the tier.
 
 All bounds come from duals in exact arithmetic. The solver's tolerances can make them weaker, but never wrong.
 """
@@ -37,13 +39,14 @@ if TYPE_CHECKING:
     # It loads CP-SAT, which is not needed here.
     from stowplan.models.cpsat_runner import Search
 
-#: Tolerance within which values count as whole, and the smallest violation with which a cover is added.
+#: Tolerance within which values of columns count as whole, and the smallest violation with which a cover is added.
 WHOLE, BROKEN = 1e-6, 0.01
 
-#: Number of rounds of covers at the root, and in other nodes of the tree.
+#: Number of times that covers are added and the relaxation is solved again, at the root and in other nodes of the tree.
 ROUNDS = 20, 1
 
-#: Scale of the dual ray that proves a node infeasible, such that the bound which it proves is beyond all plans.
+#: Size to which the largest entry of a dual ray that proves a node infeasible is scaled, in the units of the scaled model,
+#: whose numbers are near one. The bound that the ray proves is then larger than the objective of any plan.
 RULED_OUT = 1e6
 
 #: For some columns, lower and upper bounds that are tighter than those of the program.
@@ -75,7 +78,7 @@ class Part(NamedTuple):
     values: FloatArray
     """Values of the scaled columns in the relaxation's optimum; empty if no plan fits."""
     basis: Any
-    """Basis of the relaxation's optimum, from which its children start."""
+    """Basis of the relaxation's optimum, from which the relaxations of the node's children start."""
 
 
 class Tree:
@@ -118,8 +121,8 @@ class Tree:
     def grow(self, best_ps: Callable[[], int | None] = lambda: None) -> Iterator[Part]:
         """Repeatedly branch on the open node with the smallest bound, and yield each node before it is branched on.
 
-        The search ends when the relaxation of that node is a plan, when time runs out, or when the bound of the node is at
-        least the latency in ps that ``best_ps`` returns.
+        The search ends when the relaxation of that node is a plan, when time runs out or ``should_stop`` returns True, or when
+        the bound of the node is at least the latency in ps that ``best_ps`` returns (None if no plan is known).
         """
         root = self._node({}, None, 0, 0)
         if root is None:
@@ -287,9 +290,9 @@ def solve_by_counts(
     Parameters
     ----------
     incumbent
-        Called repeatedly for the best plan that other candidates have found.
+        Called repeatedly for the best plan that other candidates of the ``solve`` call have found; None if there is none.
     on_hint
-        Called with a hint from the linear relaxation at the root.
+        Called with a hint from the linear relaxation at the root, unless the relaxation is infeasible.
     search
         See :func:`stowplan.models.tier_placement.milp.solve_milp`. A ``deterministic_limit`` limits the number of nodes, to
         :data:`TIER_PARTS` nodes for each deterministic second.

@@ -1,4 +1,5 @@
-"""Tier placement as a CP-SAT model: the rows of the MILP in whole numbers, and offsets if tiers are address spaces.
+"""Tier placement as a CP-SAT model: the rows of the MILP in whole numbers, and offsets if tiers are address spaces, that is, if
+the problem requires that every tensor has an offset in its tier (``Problem.address_spaces``).
 
 The latency of a layer is a fixed *floor* plus an *excess*, whose rows are those of
 :mod:`stowplan.models.tier_placement.structure`.

@@ -1,8 +1,8 @@
 """Hints for tier placement: a value in [0, 1] for each tensor and each tier, which says how good it is to put the tensor there.
 
-Tensors are numbered as in :func:`stowplan.models.tier_placement.plan.placed`: by layer, and weights before the output. There is
-a list of values for each tier, with the name of the tier. The values of a tensor are compared with each other and need not add
-up to 1.
+A *tier* is one memory of the hierarchy, and a tensor is the weights or the output of a layer. Tensors are numbered as in
+:func:`stowplan.models.tier_placement.plan.placed`: by layer, and weights before the output. There is a list of values for each
+tier, with the name of the tier. The values of a tensor are compared with each other and need not add up to 1.
 
 A hint for an earlier version of a network can be transferred to the current version. Layers are then matched by their
 properties (:mod:`stowplan.models.hint`) and tiers by name. Tensors without a counterpart get confidence 0.
@@ -30,7 +30,12 @@ def hint(
     plan: Plan | None = None,
     source: str = "",
 ) -> Hint:
-    """Build a hint for a problem from values in [0, 1], ``shares``, of shape ``[tiers, tensors]``."""
+    """Build a hint for a problem from values in [0, 1], ``shares``, of shape ``[tiers, tensors]``.
+
+    ``confidence`` has a number in [0, 1] for each tensor, which says how reliable its values are; empty for full confidence.
+    ``plan`` is part of the hint unless it is None. Nothing is checked, except that ``shares`` has a row for each tier:
+    otherwise ValueError is raised.
+    """
     return of_values(
         problem,
         {tier.name: row for tier, row in zip(problem.tiers, shares, strict=True)},
@@ -64,8 +69,10 @@ def transferred(problem: Problem, earlier: Problem, given: Hint) -> Hint:
 
     Raises
     ------
-    InputError, UsageError
-        The hint is not for the earlier version.
+    InputError
+        The hint is not for the earlier version, or its values are not valid.
+    UsageError
+        ``earlier`` is not a problem.
     """
     check_hint(earlier, given, VALUES)
     number_of = {decision: number for number, decision in enumerate(placed(earlier))}

@@ -1,7 +1,8 @@
 """Tier placement as a mixed-integer linear program (MILP) for HiGHS.
 
-A column for every tensor and every tier that it fits into, except tier 0, says whether the tensor is in that tier. Every layer
-whose latency depends on the plan has a column for its *excess*, the time by which its latency exceeds its *floor*
+A *tier* is one memory of the hierarchy, numbered from the slowest. A tensor is the weights or the output of a layer. A column
+for every tensor and every tier that it fits into, except tier 0, says whether the tensor is in that tier. Every layer whose
+latency depends on the plan has a column for its *excess*, the time by which its latency exceeds its *floor*
 (:mod:`stowplan.models.tier_placement.structure`). Every tier that is smaller than all tensors together has a column for the
 bytes of weights in it. The rows limit the bytes in each tier and define the excesses. All coefficients are whole numbers of
 bytes and picoseconds; the solver gets a copy that is scaled to numbers near one.
@@ -62,7 +63,7 @@ class Model:
     """[rows] factor by which each row was multiplied."""
 
     def add_hint(self, plan: Plan) -> FloatArray:
-        """Scaled values of all columns for a plan, of shape ``[columns]``, from which solvers can start."""
+        """Scaled values of all columns for a valid plan, of shape ``[columns]``, from which solvers can start."""
         structure = self.structure
         tier_of = tiers_of(structure, plan)
         values = np.zeros(self.matrix.columns)
@@ -119,8 +120,8 @@ class Model:
         return plan_of(self.structure, self.tiers(values))
 
     def bound_ps(self, objective: float, tolerance: float) -> int:
-        """The bound on the latency in ps that a solver's dual bound for ``matrix`` proves, after its tolerance is
-        subtracted."""
+        """The bound on the latency in ps that a solver's dual bound ``objective`` for ``matrix`` proves. A margin for the
+        solver's ``tolerance`` is subtracted (:func:`~stowplan.models.mip.matrix.proven`)."""
         spread = float(sum(excess.most for excess in self.structure.excesses))
         excess = proven(objective, spread / self.time_unit, unit=self.time_unit, tolerance=tolerance)
         return self.structure.base_ps + max(0, excess)
@@ -254,7 +255,8 @@ def solve_milp(
     pins
         Tier of tensors that may be in no other tier, by (layer, whether it is the output). Plans and bounds respect them.
     incumbent
-        Called repeatedly for the best plan that other candidates have found.
+        Called repeatedly for the best plan that other candidates of the ``solve`` call have found; None as its result means
+        that there is none.
     search
         Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks. The time limit
         includes building the model. A ``deterministic_limit`` also limits the nodes of branch and bound, to
@@ -301,7 +303,11 @@ class Report(Best[Plan]):
             self.plan = plan
 
     def offer_point(self, values: FloatArray) -> Plan | None:
-        """Report the plan of a solution if it is valid and better than the best so far; returns that plan in any case."""
+        """Report the plan of a solution if it is valid and better than the best so far.
+
+        If tiers are address spaces, offsets are sought, and the plan is valid only if they are found. Returns the plan without
+        offsets in any case.
+        """
         tiers = self.model.tiers(values)
         plan = plan_of(self.model.structure, tiers)
         if self.plan is None or plan.objective < self.plan.objective:
@@ -414,7 +420,7 @@ class _Highs:
             event.interrupt()
 
     def _adopt(self, event: Any) -> None:
-        """Called by HiGHS repeatedly: passes it a better plan of another candidate."""
+        """Called by HiGHS repeatedly: passes a plan of another candidate on to HiGHS if it is better than the last one."""
         plan = None if self._incumbent is None else self._incumbent()
         if plan is None or plan.objective >= self._last_passed_ps:
             return

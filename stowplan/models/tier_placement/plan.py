@@ -69,7 +69,7 @@ class Placed(NamedTuple):
         return (plan.output_tiers if self.is_output else plan.weight_tiers)[self.layer]
 
     def offset(self, plan: Plan) -> int:
-        """Offset in bytes in its tier. The plan must have offsets."""
+        """Offset in bytes from the start of its tier. The plan must have offsets; otherwise IndexError is raised."""
         return (plan.output_offsets if self.is_output else plan.weight_offsets)[self.layer]
 
 

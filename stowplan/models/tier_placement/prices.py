@@ -18,13 +18,14 @@ from stowplan.models.tier_placement.problem import Problem
 #: Prices in ps per byte are multiples of 1 / UNIT.
 UNIT = 1 << 20
 
-#: Numbers of subgradient steps after which a bound is reported, and the size of a step, as a fraction of the largest time that
-#: a byte of weights can save.
+#: Numbers of subgradient steps after which a bound is reported, and the size of a step, as a fraction of the largest time in ps
+#: that a byte of weights can save.
 STEPS, STEP = (20, 100), 0.2
 
 
 def first_bounds(problem: Problem) -> Iterator[int]:
-    """Yield lower bounds on the latency in ps, each later one with better prices; none if no weights gain by a faster tier."""
+    """Yield two lower bounds on the latency in ps, the second one with prices at least as good; none if no layer gains by
+    weights in a faster tier."""
     tiers, layers = problem.tiers, problem.layers
     fastest = [
         min((tier.move_ps(layer.output_bytes) for tier in tiers if layer.output_bytes <= tier.capacity), default=0)

@@ -67,7 +67,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class ExcessRow:
-    """The row ``excess + sum of saving * x >= least``; all numbers are in ps."""
+    """The row ``excess + sum of saving * x >= least`` (see the docstring of this module); all numbers are in ps."""
 
     least: int
     """The number E of the row: the excess if each tensor is in its base tier."""
@@ -82,7 +82,7 @@ class Excess:
     layer: int
     """Number of the layer."""
     most: int
-    """The excess in ps if each tensor is in the slowest tier that it fits into."""
+    """The excess in ps if each tensor is in the slowest tier that it fits into, the largest one of any plan."""
     uses: tuple[tuple[int, tuple[int, ...]], ...]
     """For each tensor that the layer reads or writes: its number, and for each tier the time in ps to read or write the tensor
     if it is there."""
@@ -185,7 +185,7 @@ class Structure:
         return self.placement.maximal_live_sets
 
     def rows(self, excess: Excess) -> list[ExcessRow]:
-        """The rows of a layer: first the one that defines its excess, then those that cut off fractional solutions."""
+        """The rows of a layer: the first one defines its excess, and the further ones cut off fractional solutions."""
         fitting = [self.tensors[tensor].tiers or (0,) for tensor, _ in excess.uses]
         slow, fast = tuple(tiers[0] for tiers in fitting), tuple(tiers[-1] for tiers in fitting)
         rows: dict[ExcessRow, None] = {}
@@ -261,17 +261,18 @@ class Overload:
     """A reason why a problem is infeasible: tensors that do not all fit."""
 
     step: int
-    """A step at which they are all live."""
+    """A step at which the tensors are all live."""
     size: int
-    """Number of bytes that they need together."""
+    """Number of bytes that the tensors need together."""
     room: int
-    """Number of bytes that are available for them."""
+    """Number of bytes that are available for the tensors."""
     reason: str
     """The reason as one sentence for people."""
 
 
 def find_overload(problem: Problem) -> Overload | None:
-    """A reason why no plan exists, if one can be found without a search; otherwise None.
+    """A reason why no plan exists, if one can be found without a search; otherwise None, which does not prove that a plan
+    exists.
 
     Reasons are a tensor that is larger than every tier, and a step at which more bytes are live than all tiers have.
     """
@@ -305,7 +306,7 @@ def counted_sizes(problem: Problem) -> list[int]:
 
 
 def floor_bound(problem: Problem) -> int:
-    """Lower bound on the latency in ps: the latency if every tensor were in the fastest tier, whatever its size."""
+    """Lower bound on the latency in ps: the latency if every tensor were in the fastest tier, whether it fits there or not."""
     fastest = problem.tiers[-1]
     total = 0
     for layer in problem.layers:
@@ -315,7 +316,8 @@ def floor_bound(problem: Problem) -> int:
     return total
 
 
-#: Limit of the packing model in CP-SAT's deterministic seconds. Its limit in seconds of wall time is ten times as large.
+#: Limit of the packing model in CP-SAT's deterministic seconds, a measure of work that does not depend on the machine. Its
+#: limit in seconds of wall time is ten times as large.
 PACKING_LIMIT = 1.0
 
 #: The packing model is used only for tiers with at most this number of tensors.
@@ -355,8 +357,8 @@ class Offsets:
         self._end = end
 
     def place(self, tier_of: list[int]) -> Plan | None:
-        """The plan that puts tensor ``j`` into tier ``tier_of[j]``; None if a tier overflows or no offsets are found in
-        time."""
+        """The plan that puts tensor ``j`` into tier ``tier_of[j]``; None if a tier overflows or :meth:`pack` finds no
+        offsets."""
         structure = self._structure
         if not structure.fits(tier_of):
             return None
@@ -373,7 +375,8 @@ class Offsets:
         return plan_of(structure, tier_of, offsets)
 
     def pack(self, tier: int, inside: list[int]) -> list[int] | None:
-        """Offset in bytes of each of these tensors in one tier; None if no offsets are found in time."""
+        """Offset in bytes of each of these tensors in one tier; None if no offsets are found in time, or if first fit fails and
+        the tier has more than :data:`MAX_PACKED` tensors."""
         tensors = [self._structure.tensors[number] for number in inside]
         orders = (
             lambda at: (tensors[at].first - tensors[at].last, -tensors[at].size),

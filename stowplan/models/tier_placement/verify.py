@@ -36,10 +36,11 @@ class _Stay(NamedTuple):
     """A tensor at its offset in its tier, live from step ``first`` to step ``last``, both inclusive."""
 
     offset: int
-    """Offset in bytes."""
+    """Offset in bytes from the start of the tier."""
     size: int
     """Size in bytes."""
     tier: int
+    """Number of the tier."""
     first: int
     last: int
     layer: int
@@ -111,7 +112,7 @@ def _latency(problem: Problem, plan: Plan, number: int) -> int:
 
 
 def _overflows(problem: Problem, plan: Plan, last: list[int]) -> list[Violation]:
-    """The tiers that overflow, as violations: one for every series of consecutive steps at which a tier does.
+    """The tiers that overflow, as violations: one for every series of consecutive steps at which a tier overflows.
 
     ``last`` is the last step at which each output is live.
     """

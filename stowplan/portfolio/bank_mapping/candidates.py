@@ -1,8 +1,12 @@
 """The candidates for bank mapping, as functions of (problem, context).
 
+A *candidate* is one method of a run of ``solve``. It returns nothing and raises no errors of its own: it reports plans and
+bounds to its :class:`~stowplan.kernel.context.Context`.
+
 A scratchpad consists of many equal *banks* that work in parallel, and a *layout* says how a tensor is spread over them. A plan
-chooses an *option* for every operator, that is, a layout for each tensor that it reads or writes, and decides which tensors
-stay on chip. :mod:`.choose` explains *propagation* and *local mapping*, two ways to choose options.
+chooses an *option* for every operator, that is, a layout for each tensor that the operator reads or writes. It also decides
+which tensors stay on chip. A *mapping* is a list with the option of every operator, as an index into ``Operator.options``.
+:mod:`.choose` explains *propagation* and *local mapping*, two ways to choose options.
 """
 
 from __future__ import annotations
@@ -26,7 +30,10 @@ if TYPE_CHECKING:
 
 
 def agrees(problem: Problem, options: Sequence[int]) -> bool:
-    """Whether all writers of each tensor write it in the same layout. Heuristics try to ensure this, but cannot always."""
+    """Whether all operators that write the same tensor write it in the same layout under a mapping, as valid plans must.
+
+    Heuristics try to ensure this, but they cannot always.
+    """
     for tensor, writers in enumerate(problem.writers):
         layouts = {choose.written_layout(problem, number, options[number], tensor) for number in writers}
         if len(layouts) > 1:
@@ -40,7 +47,8 @@ def search(problem: Problem, context: Context) -> None:
     Local search alternates between two steps as long as the plan improves: descent over the options, and the choice of the
     tensors that stay on chip. It starts from three mappings: the fixed point of propagation, a single pass of propagation, and
     local mapping (:mod:`.choose`). The fixed point is better than the single pass, but descent from the single pass sometimes
-    ends lower.
+    ends lower. If writers of one tensor disagree in the plan of propagation, the candidate reports only a note. The other two
+    mappings are skipped if writers disagree in them.
     """
     best = choose.propagated_plan(problem)
     if not agrees(problem, best.options):
@@ -53,7 +61,7 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _improve(problem: Problem, context: Context, best: Plan, options: list[int]) -> Plan:
-    """Local search from ``options``, one for each operator; reports better plans than ``best``, and returns the best plan."""
+    """Local search from the mapping ``options``. It reports plans that are better than ``best``, and returns the best plan."""
     may_stay: Sequence[bool] = [True] * len(problem.tensors)
     while not context.closed():
         options = choose.descend(problem, options, may_stay, context.closed)
@@ -69,7 +77,7 @@ def _improve(problem: Problem, context: Context, best: Plan, options: list[int])
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """Solve the CP-SAT model, with the best plan so far as its hint."""
+    """Solve the CP-SAT model, from the best plan so far if there is one; report its plans, bounds and proofs."""
     from stowplan.models.bank_mapping.cpsat import solve
 
     report_proof(
@@ -80,8 +88,11 @@ def cpsat(problem: Problem, context: Context) -> None:
 def milp(problem: Problem, context: Context) -> None:
     """Solve the MILP with HiGHS in stages; report bounds, and plans that are rounded from its points.
 
-    A *point* is a value for each variable. Bounds are lowered by a millionth against rounding errors. How far HiGHS gets
-    depends on the load of the machine, so in deterministic runs only its bounds are reported.
+    A *point* is a value for each variable of the MILP. A *stage* is the MILP with only some variables integral, and each stage
+    has more integral variables than the one before (:func:`stowplan.models.bank_mapping.milp.stages_of`). The next stage is
+    solved only if this one was solved to optimality. Bounds are lowered by a millionth against rounding errors. How far HiGHS
+    gets depends on the load of the machine, so in deterministic runs only its bounds are reported. A problem without variables
+    is left to the others.
     """
     from stowplan.models.bank_mapping import milp as model
     from stowplan.models.mip.matrix import Options
@@ -123,7 +134,7 @@ def milp(problem: Problem, context: Context) -> None:
 class _Plans:
     """Keeps the best plan, and rounds points of the MILP to plans.
 
-    If ``may_tell`` is set, better plans are reported.
+    It begins with the plan ``best``, or with none. If ``may_tell`` is set, better plans that it makes are reported.
     """
 
     def __init__(self, context: Context, built: model.Model, best: Plan | None, *, may_tell: bool):
@@ -131,7 +142,7 @@ class _Plans:
         self._context, self._built, self._may_tell = context, built, may_tell
 
     def take(self, plan: Plan | None) -> bool:
-        """Keep a plan if it is better than all before; returns whether it is."""
+        """Keep a plan if it is better than all before, and return whether it is; None is ignored, and the result is False."""
         if plan is None or (self.best is not None and plan.objective >= self.best.objective):
             return False
         self.best = plan
@@ -140,13 +151,15 @@ class _Plans:
     def offer(self, values: FloatArray) -> None:
         """Round a point of the MILP to a plan, and improve the plan by descent, as long as it is better than all before.
 
-        Each operator gets the option with the largest variable. Tensors with the largest variables stay on chip first.
+        Each operator gets the option whose variable is largest. Tensors are taken on chip in the order of their variables, the
+        largest first, as long as they fit.
         """
         problem = self._built.problem
         options = list(self._built.extract(values).options)
         preferred = [float(must_stay or 0.0) for must_stay in self._built.structure.on_chip]
         for tensor, column in self._built.stay_columns.items():
             preferred[tensor] = float(values[column])
+        # One plan by rounding, and at most three by descent: each choice of tensors changes which options are best.
         for _ in range(4):
             if not agrees(problem, options):
                 return
@@ -160,7 +173,8 @@ class _Plans:
 
 
 def _relax(context: Context, built: model.Model, plans: _Plans) -> None:
-    """Solve the linear relaxation, and report its bound and a plan that is rounded from its point."""
+    """Solve the linear relaxation in at most 40 % of the remaining time; report its bound, and a plan rounded from its
+    point."""
     from stowplan.models.mip.solve import solve as solve_matrix
 
     outcome = solve_matrix(

@@ -1,9 +1,16 @@
 """Heuristics that choose an option for every operator, and then the tensors that stay on chip.
 
-An *option* of an operator is a layout over the banks for each tensor that it reads or writes. Layouts *conflict* if a tensor is
-written in one and read in another; then it has to be copied between banks. Options are chosen for each operator by itself
-(*local mapping*), by *propagation* of layouts along the data, or by descent. Local mapping and propagation are methods of Zheng
-et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators" (2020, arXiv 2002.12798), *the paper*.
+A *layout* says how a tensor is spread over the banks of the scratchpad; layouts are numbers, as
+:class:`~stowplan.models.bank_mapping.problem.Tensor` explains. An *option* of an operator is a layout for each tensor that it
+reads or writes, and is given by its index in ``Operator.options``. A tensor's *own* layout is the one in which it is written.
+Two layouts *conflict* if a tensor is written in one and read in the other; then it has to be copied between banks. An operator
+is *restricted* if its compute unit limits the layouts (``Operator.restricted``).
+
+Options are chosen for each operator by itself (*local mapping*), by *propagation* of layouts along the data, or by descent.
+Local mapping and propagation are methods of Zheng et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators"
+(2020, arXiv 2002.12798), *the paper*. Operators and tensors are given by their numbers, the positions in the problem. Functions
+that return a list of options return one option for each operator. Plans are not checked: they are invalid if two operators
+write the same tensor in different layouts. No function raises an error, except as stated.
 """
 
 from __future__ import annotations
@@ -23,22 +30,28 @@ class ChoiceParameters(Parameters, frozen=True):
     """Parameters of the choice of options."""
 
     sweeps: int = 50
-    """Revisions of an operator's option on average, at most."""
+    """Largest number of times that the option of an operator is revised, on average over the operators."""
 
 
 PARAMS = parameters(ChoiceParameters, __name__)
 
 
 def written_layout(problem: Problem, number: int, option: int, tensor: int) -> int:
-    """The layout in which an operator writes a tensor under one of its options."""
+    """The layout in which operator ``number`` writes a tensor under one of its options.
+
+    Raises
+    ------
+    ValueError
+        The operator does not write the tensor.
+    """
     operator = problem.operators[number]
     return operator.options[option][operator.write_place(tensor)]
 
 
 class Choice:
-    """A partial choice of options, which is extended operator by operator.
+    """A partial choice of options, which the caller extends by setting entries of ``options``; None is an open entry.
 
-    Operators that write the same tensor write it in the same layout, if possible.
+    It chooses options for which operators that write the same tensor write it in the same layout, if there are such options.
     """
 
     def __init__(self, problem: Problem):
@@ -46,8 +59,10 @@ class Choice:
         self.options: list[int | None] = [None] * len(problem.operators)
 
     def allowed(self, number: int) -> list[int]:
-        """The options of an operator whose layouts agree with those of other writers of its results; if none does, all
-        options."""
+        """The options of an operator that write its results as other writers of these tensors do or can do.
+
+        Conditions that no remaining option satisfies are dropped one by one, so that the list is never empty.
+        """
         operator = self.problem.operators[number]
         choices = list(range(len(operator.options)))
         for at, tensor in enumerate(operator.writes, len(operator.reads)):
@@ -73,7 +88,8 @@ class Choice:
         return set.intersection(*sets)
 
     def own_layout(self, tensor: int) -> int | None:
-        """The layout in which a tensor is written; None if no option of a writer is chosen yet."""
+        """The layout in which a tensor is written, by the first writer with a chosen option. It is None if there is none yet,
+        and always for inputs of the program."""
         for number in self.problem.writers[tensor]:
             option = self.options[number]
             if option is not None:
@@ -81,7 +97,7 @@ class Choice:
         return None
 
     def wanted(self, tensor: int) -> set[int]:
-        """The layouts in which readers with a chosen option need a tensor."""
+        """The layouts in which those readers need a tensor whose option is chosen already; empty if there are none."""
         layouts = set()
         for number, at in self.problem.readers[tensor]:
             option = self.options[number]
@@ -90,7 +106,10 @@ class Choice:
         return layouts
 
     def best(self, number: int) -> int:
-        """The allowed option with the fewest bytes in conflicting layouts, given earlier choices; ties go to the first."""
+        """The allowed option with the fewest bytes of tensors in conflicting layouts, given the options chosen so far.
+
+        A tensor counts once for each layout that needs a copy. Of equal options, the first is the result.
+        """
         operator = self.problem.operators[number]
         own_layouts_read = [self.own_layout(tensor) for tensor in operator.reads]
         wanted = [self.wanted(tensor) for tensor in operator.reads]
@@ -142,7 +161,7 @@ def propagate_once(problem: Problem) -> list[int]:
     neighbours = _neighbours(problem)
     front = deque(number for number, option in enumerate(choice.options) if option is not None)
     for seed in range(len(problem.operators)):
-        # In parts of the program without a restricted operator, propagation starts from the first operator.
+        # In a connected part of the program without a restricted operator, propagation starts from the part's first operator.
         if not front and choice.options[seed] is None:
             choice.options[seed] = choice.best(seed)
             front.append(seed)
@@ -160,7 +179,10 @@ def _conflicting_bytes(choice: Choice, tensor: int) -> int:
 
 
 def _copied_bytes(problem: Problem, tensor: int, own: int | None, wanted: set[int]) -> int:
-    """Bytes of the copies of a tensor that is written in layout ``own`` (None for an input) to the other layouts ``wanted``."""
+    """Bytes of the copies of a tensor from its own layout to every other layout in ``wanted``.
+
+    ``own`` is None for an input, which is loaded in the wanted layout with the smallest number that is not a view.
+    """
     array = problem.tensors[tensor]
     if own is None:
         # An input of the program may come in one of the wanted layouts.
@@ -182,7 +204,18 @@ def _neighbours(problem: Problem) -> list[list[int]]:
 def cost_of(problem: Problem, tensor: int, own: int | None, wanted: set[int], may_stay: bool) -> int:
     """Cost of a tensor in weighted bytes at its cheaper place: on chip with a copy for every other layout, or in main memory.
 
-    ``may_stay`` says whether it may be on chip.
+    *Weighted bytes* are bytes times the weight that the problem gives to copies or to moves off chip.
+
+    Parameters
+    ----------
+    problem, tensor
+        The problem, and the number of the tensor.
+    own
+        The layout in which the tensor is written; None for an input.
+    wanted
+        The layouts in which it is read.
+    may_stay
+        Whether it may be on chip. If not, the result is its cost in main memory.
     """
     outside = off_chip_cost(problem, tensor)
     if not may_stay:
@@ -193,7 +226,8 @@ def cost_of(problem: Problem, tensor: int, own: int | None, wanted: set[int], ma
 def descend(problem: Problem, start: Sequence[int], on_chip: Sequence[bool], should_stop: Callable[[], bool]) -> list[int]:
     """Descent from the options ``start``: change the option of one operator at a time as long as that reduces the cost.
 
-    Each tensor counts as at its cheaper place. ``on_chip`` says which tensors may stay on chip.
+    The cost is the sum of :func:`cost_of` over all tensors; it ignores the capacity. ``on_chip`` says for each tensor whether
+    it may stay on chip. ``should_stop`` is asked now and then; if it returns True, the options so far are returned.
     """
     choice = Choice(problem)
 
@@ -212,8 +246,9 @@ def _revise(
 ) -> list[int]:
     """Starting from the options ``start``, give each of the ``free`` operators its cheapest option, until none changes.
 
-    ``cost`` returns the cost of a tensor under ``choice``. An option changes only if the total cost falls. An operator is
-    revised at most :attr:`ChoiceParameters.sweeps` times on average.
+    ``cost`` returns the cost of a tensor under ``choice``, and the function overwrites the options of ``choice``. An option
+    changes only if the total cost falls, or if the operator's present option is not allowed. An operator is revised at most
+    :attr:`ChoiceParameters.sweeps` times on average. ``should_stop`` is asked at every 64th revision.
     """
     problem = choice.problem
     choice.options = list(start)
@@ -252,7 +287,7 @@ class _Load:
         self._bytes = np.zeros(len(problem.operators), np.int64)
 
     def take(self, life: tuple[int, int], size: int) -> bool:
-        """Reserve ``size`` bytes during a life if they fit; returns whether they do."""
+        """Reserve ``size`` bytes during a life, a half-open range of operators, if they fit; returns whether they do."""
         part = self._bytes[life[0] : life[1]]
         if size and int(part.max(initial=0)) + size > self._problem.capacity:
             return False
@@ -273,9 +308,12 @@ def _sizes(problem: Problem, options: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[float] | None = None) -> list[bool]:
-    """Whether each tensor stays on chip: greedily, those first that save most for their bytes and the length of their lives.
+    """Whether each tensor stays on chip. Tensors are taken in descending order of what they save, as long as they fit.
 
-    ``preferred``, if it is given, has a number for each tensor. Tensors with larger numbers come first.
+    The order is by the weighted bytes that a tensor saves, divided by its bytes and by the length of its life. Tensors that are
+    never used, or that would save nothing, stay in main memory. ``preferred``, if it is given, has a number from 0 to 1 for
+    each tensor, which is rounded to hundredths. Tensors with larger numbers then come first, and the order above decides only
+    between equal numbers.
     """
     sizes = _sizes(problem, options)
     stays = [False] * len(problem.tensors)
@@ -296,7 +334,10 @@ def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[flo
 
 
 def keep_for_next_reader(problem: Problem, options: Sequence[int]) -> list[bool]:
-    """Whether each tensor stays on chip in local mapping: if the operator right after its last writer reads it, and it fits."""
+    """Whether each tensor stays on chip in local mapping: if the operator right after its last writer reads it, and it fits.
+
+    Inputs of the program never stay on chip, since no operator writes them.
+    """
     sizes = _sizes(problem, options)
     stays = [False] * len(problem.tensors)
     load = _Load(problem)
@@ -318,6 +359,6 @@ def local_plan(problem: Problem) -> Plan:
 
 
 def propagated_plan(problem: Problem) -> Plan:
-    """The plan of the paper's global mapping by propagation, in which the tensors that save most stay on chip."""
+    """The plan of the paper's global mapping: options by :func:`propagate`, and tensors on chip by :func:`by_density`."""
     options = propagate(problem)
     return assemble(problem, options, by_density(problem, options))

@@ -1,7 +1,8 @@
 """Bank mappings that differ as little as possible from an earlier plan.
 
 The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Operators and tensors
-are matched by their names.
+are matched by their names. A plan chooses an *option* for each operator, that is, a layout over the banks for each tensor that
+the operator reads or writes, and says for each tensor whether it stays on chip.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ from stowplan.models.bank_mapping.structure import assemble
 class Changes(ByValues):
     """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for bank mapping.
 
-    There is one decision for each operator, its option, and one for each tensor, whether it stays on chip.
+    There is one decision for each operator, its option, followed by one for each tensor, whether it stays on chip. Decisions
+    are numbered in this order. The constructor raises UsageError as :meth:`match_values` does.
     """
 
     def match_values(self, given: KeepClose) -> Sequence[Hashable | None]:
-        """The decisions of the earlier plan. An option is recognized by its layouts. The entry is None for an operator or a
-        tensor that the earlier plan does not have, or if the operator has no option with these layouts.
+        """The decisions of a plan of an earlier version of the problem. An option is recognized by its layouts.
+
+        The entry is None for an operator or a tensor that the earlier version does not have. It is also None if an operator
+        has no option with the earlier layouts. Of several earlier operators with one name, the last is taken.
 
         Raises
         ------
@@ -48,19 +52,22 @@ class Changes(ByValues):
         return values
 
     def values(self, plan: Any) -> Sequence[Hashable]:
-        """The options of all operators, then whether each tensor stays on chip."""
+        """The index of the option of each operator, then whether each tensor stays on chip."""
         return [*plan.options, *plan.on_chip]
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """The plan with the decisions ``values``, and with the layouts and copies that follow from them."""
+        """The plan with the decisions ``values``, and with the layouts and copies that follow from them; ``near`` is not used.
+
+        The plan is not checked: it may exceed the capacity.
+        """
         count = len(self.problem.operators)
         return assemble(self.problem, values[:count], values[count:])
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
         """Sets of changed decisions that may be reverted together, small sets first.
 
-        They are each changed decision alone, and each set of changed operators that are connected by tensors, with the changed
-        decisions about these tensors.
+        Each changed decision alone is a set. Another set is formed of changed operators that are connected by tensors, together
+        with the changed decisions about these tensors. The result is empty if no decision changed. ``should_stop`` is not used.
         """
         changed = self.differing(plan)
         count = len(self.problem.operators)

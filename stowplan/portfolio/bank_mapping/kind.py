@@ -1,7 +1,8 @@
 """The kind ``bank_mapping``: how its plans are verified and described, and which candidates and baselines it has.
 
 A plan chooses how each tensor of a program is spread over the banks of a scratchpad, and which tensors stay on chip. The
-objective is the number of bytes that are copied between banks and moved off chip, each with a weight.
+objective is the number of bytes that are copied between banks, times a weight, plus the number of bytes that are moved to or
+from main memory, times another weight. :class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide where candidates run."""
 
     small: int = 64
-    """Operators up to which the search and CP-SAT run in threads, because they are not worth a process."""
+    """Number of operators up to which the search and CP-SAT run in threads of the calling process, because they take less time
+    than starting a process."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -50,12 +52,14 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
+    """The function of the candidate of this name; raises KeyError for other names."""
     from stowplan.portfolio.bank_mapping import candidates
 
     return {"search": candidates.search, "cpsat": candidates.cpsat, "milp": candidates.milp}[name]
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
+    """Details for the result: the size of the problem, and with a plan the bytes that it moves and what it keeps on chip."""
     facts: dict[str, Any] = {
         "operators": len(problem.operators),
         "tensors": len(problem.tensors),

@@ -1,9 +1,13 @@
 """The candidates for banked packing, as functions of (problem, context).
 
-The exact candidates ``choice`` and ``milp`` decompose the problem. A *master problem* chooses the cheapest bank for every
-buffer such that the *load* of no bank, the largest number of bytes that are live at the same time, exceeds its capacity. Then
-each bank is a problem of the kind ``packing``, which that kind's candidates solve. Buffers that do not fit together into a bank
-become a *cut*, a constraint of the master problem that they are not all in this bank.
+A *candidate* is one method of a run of ``solve``. It returns nothing and raises no errors of its own: it reports plans and
+bounds to its :class:`~stowplan.kernel.context.Context`. A *bank* is one of several memories. The *number* of a buffer or a bank
+is its position in the problem.
+
+The exact candidates ``choice`` and ``milp`` decompose the problem. A *master problem* chooses a bank for every buffer. It looks
+for the cheapest choice for which the *load* of no bank, the largest number of bytes that are live at the same time, exceeds the
+bank's capacity. Then each bank is a problem of the kind ``packing``, which that kind's candidates solve. Buffers that do not
+fit together into a bank become a *cut*, a constraint of the master problem that they are not all in this bank.
 """
 
 from __future__ import annotations
@@ -33,17 +37,18 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the candidates."""
 
     pack_seconds: float = 1.0
-    """Seconds for packing a bank at first."""
+    """Seconds for packing one bank, until a bank is neither packed nor proven infeasible in this time."""
     more: float = 1.6
     """Factor by which the seconds for packing a bank grow with each bank that was neither packed nor proven infeasible."""
     master_share: float = 0.35
-    """Part of the remaining time that one solution of the master problem may take."""
+    """Part of the remaining time that one solution of the master problem may take; deterministic runs do not use it."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
-#: A function (seconds, cuts) that solves the master problem: it chooses banks by their loads alone, subject to the cuts.
+#: A function (seconds, cuts) that solves the master problem within a time limit. Only the banks of the outcome's plan have a
+#: meaning; all its offsets are 0.
 Master = Callable[[float, "list[Cut]"], Outcome[Plan]]
 
 
@@ -57,7 +62,10 @@ def _report_if_overloaded(problem: Problem, context: Context) -> bool:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """The heuristic: it places buffers in simple orders, then in many variations of these orders."""
+    """The heuristic :func:`.greedy.climb`: it places buffers in simple orders, then in many variations of these orders.
+
+    A deterministic run makes a limited number of placements, at least 20.
+    """
     if _report_if_overloaded(problem, context):
         return
     n = len(problem.buffers)
@@ -67,7 +75,10 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def by_size(problem: Problem, context: Context) -> None:
-    """The candidate that computes the baseline ``by_size`` alone: it places buffers by descending size."""
+    """The candidate that computes only the plan of the baseline ``by_size``: it places buffers by descending size.
+
+    If a buffer finds no place, the candidate reports a note and no plan.
+    """
     _, order = next(greedy.orders(problem))
     plan, _ = greedy.place(problem, order)
     if plan is not None:
@@ -77,9 +88,10 @@ def by_size(problem: Problem, context: Context) -> None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small problems: greedy placement in simple orders, then the cheapest choice of banks.
+    """The presolver, which runs before all other candidates on small problems: greedy placement, then the master problem.
 
-    The choice becomes a plan if the quick heuristic packs all of its banks.
+    Greedy placement, in simple orders, is left out if the run has no heuristics. The choice of banks becomes a plan if
+    :func:`pack_quickly` packs all of its banks; otherwise only the bound is reported.
     """
     if _report_if_overloaded(problem, context):
         return
@@ -106,7 +118,7 @@ def choice(problem: Problem, context: Context) -> None:
 
 
 def _cheapest(problem: Problem, context: Context, seconds: float, cuts: list[Cut]) -> Outcome[Plan]:
-    """Solve the master problem with CP-SAT."""
+    """Solve the master problem with CP-SAT within ``seconds``, in a deterministic run within a limit on the solver's work."""
     # The model is imported only here, because it imports ortools, which the heuristics do not need.
     from stowplan.models.banked_packing import cpsat as model
 
@@ -134,13 +146,16 @@ def milp_choice(problem: Problem, context: Context) -> None:
 
 
 def _choose_and_pack(problem: Problem, context: Context, master: Master, source: str) -> None:
-    """Solve the master problem and pack its banks, until a choice can be packed or the time is over.
+    """Solve the master problem and pack the chosen banks, and repeat both until all banks are packed or the time is over.
 
-    Plans and bounds are reported under the name ``source``.
+    It also ends if the master problem finds no choice, or none that could lead to a cheaper plan than the best one so far. A
+    deterministic run makes a limited number of attempts. Plans and bounds are reported under the name ``source``, and plans of
+    :func:`_repair` under this name with ``_repair`` after it.
     """
     if _report_if_overloaded(problem, context):
         return
     cuts: list[Cut] = []
+    # Whether all cuts are proven, so that the master problem's bounds hold for the whole problem.
     is_exact, seconds = True, PARAMS.pack_seconds
     attempts_left = context.work(work_rates.BANKED_ATTEMPTS, least=1)
     while not context.closed() and attempts_left != 0:
@@ -167,6 +182,7 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
         fits = True
         for bank in range(len(problem.banks)):
             numbers = [number for number, at in enumerate(chosen.plan.banks) if at == bank]
+            # No bank takes more than a quarter of the remaining time, but even at the end of the run it gets 0.2 seconds.
             packed, conflict = pack(problem, bank, numbers, context, min(seconds, max(0.2, context.remaining() / 4)))
             if packed is not None:
                 offsets |= packed
@@ -188,7 +204,8 @@ def _choose_and_pack(problem: Problem, context: Context, master: Master, source:
 def _repair(problem: Problem, context: Context, bank_choice: Plan, source: str) -> None:
     """Look for plans close to a choice of banks that was not packed.
 
-    Buffers are placed greedily. Those for which the choice has their cheapest bank come first.
+    Buffers are placed greedily in each of the simple orders. In all of them, buffers whose chosen bank is the cheapest that
+    they may be in come first, then those whose chosen bank is the second cheapest, and so on.
     """
     for _, order in greedy.orders(problem):
         if context.closed():
@@ -203,7 +220,7 @@ def _repair(problem: Problem, context: Context, bank_choice: Plan, source: str) 
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """Solve the CP-SAT model of banks and offsets together, with the best plan so far as its hint."""
+    """Solve the CP-SAT model of banks and offsets together. The solver starts from the best plan so far, if there is one."""
     if _report_if_overloaded(problem, context):
         return
     from stowplan.models.banked_packing import cpsat as model
@@ -224,22 +241,27 @@ _RESERVED = "reserved"
 def pack(
     problem: Problem, bank: int, numbers: Sequence[int], context: Context, seconds: float
 ) -> tuple[dict[int, int] | None, tuple[int, ...] | None]:
-    """Pack buffers into a bank.
+    """Pack buffers into a bank. It tries a bound by counting, the quick heuristic, the main heuristic and the exact search.
 
     Parameters
     ----------
+    problem
+        The problem with all banks.
     bank
         Number of the bank.
     numbers
-        Numbers of the buffers that are to be in the bank.
+        Numbers of the buffers that are to be in the bank; empty if there are none.
+    context
+        The context of the calling candidate.
     seconds
         How long to search; in deterministic runs, the work limit in seconds of an idle machine.
 
     Returns
     -------
     tuple
-        Offsets in bytes by the number of the buffer, or None; and the numbers of buffers that are proven not to fit together,
-        or None. Both are None if the time was too short for either.
+        Offsets in bytes from the start of the bank, by the number of the buffer; and ascending or largest first, the numbers of
+        buffers that are proven not to fit into the bank together. At most one of the two is not None. Both are None if the time
+        was too short for a packing and for a proof.
     """
     bank_problem = _bank_problem(problem, bank, numbers)
     ids = {problem.buffers[number].id: number for number in numbers}
@@ -265,7 +287,11 @@ def pack(
 
 
 def pack_quickly(problem: Problem, bank: int, numbers: Sequence[int], context: Context) -> dict[int, int] | None:
-    """Offsets in bytes by the number of the buffer, if the quick heuristic packs the bank; otherwise None."""
+    """Offsets in bytes from the start of the bank, by the number of the buffer; None if the quick heuristic does not pack it.
+
+    The quick heuristic, :func:`~stowplan.portfolio.packing.quick.quick_plan`, is one placement by size. ``bank`` and
+    ``numbers`` are as in :func:`pack`.
+    """
     bank_problem = _bank_problem(problem, bank, numbers)
     quick = quick_plan(bank_problem)
     return None if quick is None else _offsets(problem, bank, numbers, bank_problem, quick[1])
@@ -274,7 +300,11 @@ def pack_quickly(problem: Problem, bank: int, numbers: Sequence[int], context: C
 def _offsets(
     problem: Problem, bank: int, numbers: Sequence[int], bank_problem: packing.Problem, plan: Packing
 ) -> dict[int, int]:
-    """Offsets in bytes in the bank by the number of the buffer, from a plan of the bank's packing problem."""
+    """Offsets in bytes from the start of the bank, by the number of the buffer.
+
+    ``plan`` is a plan of ``bank_problem``, the packing problem that :func:`_bank_problem` made. That problem may leave out the
+    reserved bytes, or contain a buffer for them.
+    """
     shift = 0 if any(buffer.offset is not None for buffer in bank_problem.buffers) else problem.bottom(bank)
     ids = {problem.buffers[number].id: number for number in numbers}
     offsets = {

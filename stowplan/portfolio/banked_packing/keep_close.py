@@ -1,7 +1,7 @@
 """Banked packings that differ as little as possible from an earlier plan.
 
 The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Buffers are matched by
-their ids, and banks by their names.
+their ids, and banks (the memories) by their names. A *place* is the number of a bank and an offset in bytes from its start.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_
 class Changes(ByValues):
     """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for banked packing.
 
-    There is one decision for each buffer: its bank and its offset.
+    There is one decision for each buffer: its bank and its offset. The decision's number is the buffer's position in the
+    problem. The constructor raises UsageError as :meth:`match_values` does.
     """
 
     what = "buffer"
 
     def match_values(self, given: KeepClose) -> Sequence[Place | None]:
-        """The earlier bank and offset of each buffer; None for a buffer that the earlier plan does not have, or whose bank the
-        problem does not have.
+        """The place of each buffer in a plan of an earlier version of the problem. It is None for a buffer that the earlier
+        plan does not have, or whose earlier bank the problem does not have.
 
         Raises
         ------
@@ -50,19 +51,22 @@ class Changes(ByValues):
         return [earlier_places.get(buffer.id) for buffer in self.problem.buffers]
 
     def values(self, plan: Any) -> Sequence[Place]:
-        """Bank and offset (in bytes) of each buffer."""
+        """The place of each buffer in a plan, in the problem's order."""
         return list(zip(plan.banks, plan.offsets, strict=False))
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """The plan with the banks and offsets ``values``."""
+        """The plan with the places ``values``, which is not checked; ``near`` is not used."""
         return plan_of(self.problem, [bank for bank, _ in values], [offset for _, offset in values])
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """Returns a function from a buffer to the buffers that occupy its earlier place in ``plan``."""
+        """Returns a function from a buffer to the other buffers that occupy bytes of its earlier place in ``plan``."""
         return colliding(_boxes(self.problem, self.earlier), _boxes(self.problem, self.values(plan)))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Yields plans with the same banks as ``plan`` and fewer and fewer changed offsets."""
+        """Yields plans with the same banks as ``plan`` and fewer and fewer changed offsets, until the budget is used up.
+
+        Their cost is that of ``plan``, so that ``ceiling`` is not used.
+        """
         problem = self.problem
 
         def packed_in(bank: int, inside: list[int]) -> packing.Problem:
@@ -87,7 +91,8 @@ class Changes(ByValues):
 
 
 def _boxes(problem: Problem, places: Sequence[Place | None]) -> Boxes:
-    """The rectangles of time and bytes that buffers occupy at these places; buffers without a place are left out."""
+    """The rectangles of time and bytes that buffers occupy at these places. Buffers whose place is None, or that have no bytes,
+    are left out."""
     return stacked_boxes(
         (bank.capacity for bank in problem.banks),
         (

@@ -1,7 +1,8 @@
 """The kind ``banked_packing``: how its plans are verified and described, and which candidates and baselines it has.
 
-A plan gives every buffer a *bank*, which is one of several memories with a capacity and a cost for each byte that is read or
-written, and an offset in it. The objective is the cost of all reads and writes.
+A *bank* is one of several memories. It has a capacity and a cost for each byte that is read or written. A plan gives every
+buffer a bank and an offset in it. The objective is the cost of all reads and writes. :class:`stowplan.kernel.kind.Kind`
+explains the fields of :data:`KIND`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,10 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run."""
 
     exact_buffers: int = 600
-    """Buffers up to which the CP-SAT model with offsets is built, and the baseline is computed without a candidate."""
+    """Number of buffers up to which the CP-SAT model with offsets is a candidate, and up to which the baseline's plan is
+    computed before the run, without a candidate."""
     small: int = 64
-    """Buffers up to which the presolver runs."""
+    """Number of buffers up to which the presolver, a short exact search before all other candidates, runs."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -37,7 +39,8 @@ PARAMS = parameters(StartParameters, __name__)
 def _by_size(problem: Problem) -> Plan | None:
     """The plan that places buffers by size, as ExecuTorch's greedy planner does.
 
-    It is None if no bank has space for some buffer, or if there are so many buffers that placing them takes long.
+    It is None if no bank has space for some buffer, or if there are more buffers than ``PARAMS.exact_buffers``, because placing
+    them would take long.
     """
     (_, order), *_ = greedy.orders(problem)
     plan, _ = greedy.place(problem, order) if len(order) <= PARAMS.exact_buffers else (None, [])
@@ -57,6 +60,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
+    """The function of the candidate of this name; raises KeyError for other names."""
     from stowplan.portfolio.banked_packing import candidates
 
     return {
@@ -70,6 +74,10 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
+    """Details for the result: sizes in bytes, and the traffic, which is the number of bytes that are read and written.
+
+    Without a plan, they explain why none exists, if counting bytes proves it.
+    """
     facts: dict[str, Any] = {
         "buffers": len(problem.buffers),
         "banks": {bank.name: bank.capacity for bank in problem.banks},
@@ -84,7 +92,7 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def traffic_by_bank(problem: Problem, plan: Plan) -> dict[str, int]:
-    """The number of bytes that are read and written in each bank, by the bank's name."""
+    """The number of bytes that a valid plan reads and writes in each bank, by the bank's name; 0 for an empty bank."""
     traffic = {bank.name: 0 for bank in problem.banks}
     for number, bank in enumerate(plan.banks):
         traffic[problem.banks[bank].name] += problem.traffic(number)

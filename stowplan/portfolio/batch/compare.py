@@ -1,6 +1,8 @@
 """Compares the results of two batches, input by input: ratios, their geometric mean, and paired statistics.
 
-``stowplan compare`` uses it for two folders that ``stowplan batch`` wrote, for example with different options.
+``stowplan compare`` uses it for two folders that ``stowplan batch`` wrote, for example with different options. A *batch* is the
+solving of many inputs with the same settings, and a *record* is the file with the result of one input. The *name* of an input
+is the path of its files below the output folder, without suffix.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+#: How the second result of an input compares with the first; :attr:`Pair.outcome` explains the values.
 Outcome = Literal[
     "win", "loss", "tie", "only_first", "only_second", "other_problem", "first_unsolved", "second_unsolved", "unsolved"
 ]
@@ -28,23 +31,25 @@ class Pair(msgspec.Struct, frozen=True):
     """The results for one input in two batches."""
 
     name: str
-    """Name of the input, which is that of its files below the output folder."""
+    """Name of the input."""
     outcome: Outcome
-    """``win`` if the second objective is smaller, which is better, ``loss`` if it is larger, ``tie`` if both are equal. Inputs
-    with any other outcome are not compared: ``only_first`` and ``only_second`` are in one batch alone, ``other_problem`` was
-    read as different problems, and ``first_unsolved``, ``second_unsolved`` and ``unsolved`` (both) have no plan there."""
+    """``win`` if the second objective is smaller, which is better, ``loss`` if it is larger, ``tie`` if both are equal.
+
+    Inputs with any other outcome are not compared. ``only_first`` and ``only_second``: the input is in this batch alone.
+    ``other_problem``: the two batches read it as different problems. ``first_unsolved`` and ``second_unsolved``: this batch has
+    no plan. ``unsolved``: neither batch has a plan."""
     first: int | None
     """Objective in the first batch; None if there is no plan."""
     second: int | None
     """Objective in the second batch; None if there is no plan."""
     ratio: float | None
-    """``first / second``, the speedup of the second batch over the first; None if the input is not compared, or if exactly one
-    of the objectives is 0."""
+    """``first / second``, the speedup of the second batch over the first; 1 if both objectives are 0. It is None if the input
+    is not compared, or if exactly one of the objectives is 0."""
     percent: float | None
-    """``(second - first) / first`` in per cent. It is None if the input is not compared, if only the first objective is 0, or
-    if an objective encodes two numbers in one integer."""
+    """``(second - first) / first`` in per cent; 0 if both objectives are 0. It is None if the input is not compared, if only
+    the first objective is 0, or if an objective encodes two numbers in one integer."""
     unit: str
-    """Name of the unit of the objectives; empty if there is no result."""
+    """Name of the unit of the objectives; empty if neither batch has a result."""
 
 
 class Comparison(msgspec.Struct, frozen=True):
@@ -67,7 +72,8 @@ class Comparison(msgspec.Struct, frozen=True):
 def compare(first: Mapping[str, Record], second: Mapping[str, Record], *, seed: int = 0) -> Comparison:
     """Compare two batches by the names of their inputs.
 
-    An input that is missing in one batch, or that was read as another problem there, is listed but not counted.
+    An input that is missing in one batch, that was read as another problem there, or that has no plan in one of them, is listed
+    but not counted.
 
     Parameters
     ----------
@@ -80,6 +86,8 @@ def compare(first: Mapping[str, Record], second: Mapping[str, Record], *, seed: 
     ------
     InputError
         No name is in both batches.
+    KeyError
+        The result in a record lacks a field that ``stowplan batch`` writes.
     """
     if not first.keys() & second.keys():
         one, other = (next(iter(sorted(names)), "nothing") for names in (first, second))
@@ -106,7 +114,8 @@ def geometric_mean(values: Iterable[float]) -> float | None:
 def speedups(record: Record) -> dict[str, float]:
     """The speedup of a result over each of its baselines, by the baseline's name: baseline objective / objective.
 
-    It is empty if the record has no plan or the objective is 0; baselines whose objective is 0 are left out.
+    It is empty if the record has no plan or the objective is 0; baselines whose objective is 0 are left out. Raises
+    KeyError if the result lacks a field that ``stowplan batch`` writes.
     """
     result = record.result
     if result is None or not result["objective"]:
@@ -115,7 +124,7 @@ def speedups(record: Record) -> dict[str, float]:
 
 
 def _pair(name: str, first: Record | None, second: Record | None) -> Pair:
-    """Compare the records of one input."""
+    """Compare the records of one input. A record is None if the batch does not have the input; at most one may be None."""
     a, b = (None if record is None or record.result is None else record.result for record in (first, second))
     either = a or b
     unit = str(either["unit"]) if either is not None else ""
@@ -143,7 +152,8 @@ def _pair(name: str, first: Record | None, second: Record | None) -> Pair:
 #: With fewer pairs that differ than this, no p-value can be below 0.05.
 FEW = 6
 
-#: Confidence level of the intervals, and number of bootstrap resamples.
+#: Confidence level of the intervals, and number of bootstrap resamples. The number of resamples is a common choice; with one
+#: more, each tail of 2.5 % would have a whole number of resamples.
 CONFIDENCE, RESAMPLES = 0.95, 9_999
 
 
@@ -170,13 +180,13 @@ class PairedStatistics(msgspec.Struct, frozen=True, kw_only=True):
     median_interval: Interval | None
     """Bootstrap confidence interval of the median; None for fewer than two differences."""
     wilcoxon_p: float | None
-    """Two-sided p-value of Wilcoxon's signed-rank test without ties; None if no difference is other than 0."""
+    """Two-sided p-value of Wilcoxon's signed-rank test on the differences that are not 0; None if there are none."""
     sign_p: float | None
-    """Two-sided p-value of the sign test without ties; None if all pairs are ties."""
+    """Two-sided p-value of the sign test on the pairs that are no ties; None if all pairs are ties."""
     seed: int
     """Seed of the resampling."""
     notes: tuple[str, ...] = ()
-    """Remarks on how to read the figures."""
+    """Remarks on how to read the figures, as sentences without a full stop."""
 
 
 def paired_statistics(
@@ -232,7 +242,7 @@ def _interval(values: NDArray[np.float64], statistic: object, seed: int) -> Inte
 
 
 def _wilcoxon(values: NDArray[np.float64]) -> float | None:
-    """Two-sided p-value of Wilcoxon's signed-rank test."""
+    """Two-sided p-value of Wilcoxon's signed-rank test on the values that are not 0; None if there are none."""
     from scipy.stats import wilcoxon
 
     # Ties have no direction, and with them SciPy would not compute exact p-values of few pairs.
@@ -241,14 +251,18 @@ def _wilcoxon(values: NDArray[np.float64]) -> float | None:
 
 
 def _sign_test(wins: int, losses: int) -> float | None:
-    """Two-sided p-value of the sign test."""
+    """Two-sided p-value of the sign test; None if there are neither wins nor losses."""
     from scipy.stats import binomtest
 
     return float(binomtest(wins, wins + losses).pvalue) if wins + losses else None
 
 
 def _notes(pairs: int, with_ratio: int, different: int) -> tuple[str, ...]:
-    """Remarks on statistics of few pairs that differ, or of pairs without a ratio."""
+    """Remarks on statistics of few pairs that differ, or of pairs without a relative difference.
+
+    ``pairs`` is the number of compared pairs. ``with_ratio`` is the number of those that have a relative difference, and
+    ``different`` the number of those whose objectives differ.
+    """
     notes = []
     if not different:
         notes.append("all pairs are ties: there is nothing to test")

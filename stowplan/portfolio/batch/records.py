@@ -1,6 +1,8 @@
 """The files of ``stowplan batch``, which solves many inputs with the same settings.
 
-Each input gets a *record*, a JSON file with the settings and the result. The *journal* is one file with a line for each record.
+A *batch* is the solving of these inputs. Each input gets a *record*, a JSON file with the settings and the result. The *name*
+of an input is the path of its files below the output folder, without suffix. The *journal* is one file with a line for each
+record.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ from stowplan.kernel.context import FAMILIES, Options
 FORMAT = "stowplan.batch.result"
 VERSION = 1
 
-#: Exit code of an input that failed because of an internal error.
+#: Exit code of an input that failed because of an internal error (``EX_SOFTWARE`` of Unix's ``sysexits.h``).
 INTERNAL_ERROR = 70
-#: Exit code of an interrupted run.
+#: Exit code of an input whose run was interrupted (128 plus the number of the signal of Ctrl-C, as shells have it).
 CANCELLED = 130
 
 
@@ -39,16 +41,17 @@ class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     """
 
     target: str | tuple[str, ...] | None = None
-    """The targets, at most one for each kind of input; an input is read for the target that suits it. Problem files and CSV
-    files need none."""
+    """Names or paths of the targets (descriptions of machines), at most one for each sort of input, such as HLO or ONNX. An
+    input is read for the target of its sort. Problem files and CSV files need none. None if there are no targets."""
     op_table: str | None = None
-    """Path of the TOML file with the operations of loop bodies (:attr:`ReadOptions.op_table`)."""
+    """Path of the TOML file with the operations of loop bodies (:attr:`ReadOptions.op_table`); None if there is no such
+    file."""
     time_limit: float = 30.0
     """Seconds for each input, including the time for reading it."""
     candidates: tuple[str, ...] = FAMILIES
     """Names of the candidates, or of families of candidates, that solve each input."""
     seed: int = 0
-    """Seed of all random numbers."""
+    """Seed of all random numbers, from 0 to 2^31 - 1."""
     workers: int = 2
     """Largest number of processes that search at the same time for one input."""
     deterministic: bool = False
@@ -56,7 +59,7 @@ class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     work_limit: float | None = None
     """Work for each input of a deterministic run, in seconds of an idle machine; None for as much as ``time_limit`` says."""
     gap: float = 0.0
-    """A run ends when ``(objective - bound) / objective`` is at most this."""
+    """The search for an input ends when ``(objective - bound) / objective`` is at most this number, from 0 to 1."""
     memory_limit: int | None = None
     """Memory limit in bytes for the process of each candidate; None for no limit."""
     certify: bool = False
@@ -65,7 +68,8 @@ class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Name of the baseline that no result may be worse than; None if baselines are only compared with the results."""
     xla_plans: tuple[str, ...] = ()
     """Folders with XLA's own plans of compiled programs. A plan is the HLO module after memory-space assignment, in a file with
-    the same name as the input. The run compares with it under the name ``xla``."""
+    the same name as the input; the first folder with such a file counts. The plan takes part in the run as the baseline
+    ``xla``. If it cannot be used, the result has a warning."""
 
     @property
     def search(self) -> Options:
@@ -80,7 +84,7 @@ class Settings(SharedOptions, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """All targets, as a tuple."""
+        """All targets, as a tuple, which is empty if there are none."""
         if self.target is None:
             return ()
         return (self.target,) if isinstance(self.target, str) else self.target
@@ -90,16 +94,16 @@ class Record(Document, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The result of one input of a batch."""
 
     input: str
-    """Path of the input."""
+    """Path of the input, as the command found it; bytes that are not UTF-8 are escaped."""
     settings: Settings
     """The settings with which the input was read and solved."""
     exit_code: int
     """The exit code that ``stowplan solve`` would have returned for the input."""
     error: str | None = None
-    """Why there is no result; None if there is one."""
+    """One line that says why there is no result; None if there is one."""
     result: dict[str, Any] | None = None
-    """The result as ``stowplan solve --json`` prints it; its entry ``plan`` is the name of the plan's file in the same folder.
-    None if the input failed."""
+    """The result as ``stowplan solve --json`` prints it. Its entry ``plan`` is the name of the plan's file in the same folder,
+    or None if the run found no plan. ``result`` is None if the input failed."""
     xla_plan: str | None = None
     """Digest of XLA's own plan; None if the run did not compare with it."""
     format: str = FORMAT
@@ -130,7 +134,7 @@ def check_settings(settings: Settings) -> Settings:
 
 
 def worst_code(records: Sequence[Record]) -> int:
-    """The exit code of a batch: the highest exit code of its records, so 0 if every input was solved."""
+    """The exit code of a batch: the highest exit code of its records, and 0 if there are none."""
     return max((record.exit_code for record in records), default=0)
 
 
@@ -153,7 +157,10 @@ def read_records(folder: str | Path) -> dict[str, Record]:
 
 
 def describe_failure(error: Exception) -> tuple[int, str]:
-    """Exit code and one line of text for an input that failed."""
+    """Exit code and one line of text for an input that failed with this error.
+
+    Errors of the package have exit codes of their own. Any other error is internal: it has :data:`INTERNAL_ERROR`.
+    """
     code = error.exit_code if isinstance(error, StowplanError) else INTERNAL_ERROR
     text = str(error) if isinstance(error, StowplanError) else f"internal error: {type(error).__name__}: {error}"
     # Lone surrogates, as from names of files that are not UTF-8, cannot be written; they become backslash escapes.
@@ -168,14 +175,17 @@ class Line(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A line of the journal, and an entry of the list that ``stowplan batch --json`` prints."""
 
     name: str
-    """Name of the input, which is that of its files below the output folder."""
+    """Name of the input."""
     record: Record
     """The record of the input."""
 
 
 @contextlib.contextmanager
 def only_writer(path: Path) -> Iterator[None]:
-    """Context manager that holds a lock file. If this process dies, the system releases the lock.
+    """Context manager that holds the lock on the file ``path`` of the output folder.
+
+    The file is created at the beginning, contains the id of this process, and is removed at the end. If this process dies, the
+    system releases the lock.
 
     Raises
     ------
@@ -219,7 +229,7 @@ class Journal:
     Parameters
     ----------
     path
-        The file; it is created if it does not exist.
+        The file; it is created if it does not exist. Its folder must exist.
 
     Raises
     ------
@@ -246,11 +256,11 @@ class Journal:
             raise self._unwritable(error) from error
 
     def has(self, name: str, record: Record) -> bool:
-        """Whether the journal already has this line for an input."""
+        """Whether the last line of an input has this record."""
         return self._last.get(name) == _make_line(name, record)
 
     def add(self, name: str, record: Record) -> None:
-        """Append a line; raises InputError if it cannot be written."""
+        """Append the line of an input; raises InputError if it cannot be written, and the file is then as before."""
         line = _make_line(name, record)
         try:
             self._append(line)
@@ -259,7 +269,7 @@ class Journal:
         self._remember_line(name, line)
 
     def close(self) -> None:
-        """Close the file, after removing outdated lines."""
+        """Close the file and remove outdated lines from it; raises InputError if they cannot be removed."""
         os.close(self._handle)
         if self._is_file:
             self._compact()
@@ -270,7 +280,7 @@ class Journal:
         self._last[name] = line
 
     def _append(self, line: bytes) -> None:
-        """Write a line to the end of the file; after an error, the file is as before."""
+        """Write a line to the end of the file; raises OSError if that fails, and then removes the part that was written."""
         size = os.fstat(self._handle).st_size
         rest = memoryview(line)
         try:
@@ -283,7 +293,7 @@ class Journal:
             raise
 
     def _read(self) -> None:
-        """Read the lines of the file, and cut off an unfinished last line."""
+        """Read the lines of the file, and cut off an unfinished last line; raises InputError for a line that is no record."""
         if not self._path.exists():
             return
         size = 0
@@ -314,7 +324,8 @@ class Journal:
 def remove_temporary(folder: Path, name: str) -> None:
     """Remove the temporary files that killed processes have left in a folder. No process may be writing there.
 
-    ``name`` is a regular expression for the names of the files that were being written.
+    ``name`` is a regular expression for the names of the files that were being written. Raises OSError if the folder cannot be
+    read or a file cannot be removed.
     """
     left = re.compile(rf"\.{name}\.\w+\.tmp")
     for entry in os.scandir(folder):

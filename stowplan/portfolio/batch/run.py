@@ -1,12 +1,15 @@
 """Runs a batch: skips inputs that are finished, passes the others to workers, and writes the results.
 
-``stowplan batch`` calls :func:`run_batch`. A *job* is the solving of one input in a process of its own.
+``stowplan batch`` calls :func:`run_batch`. A *batch* is the solving of many inputs with the same settings. A *job* is the
+solving of one input in a process of its own. A *task* is the message that tells a worker to solve one input
+(:class:`~stowplan.portfolio.batch.task.Task`).
 
-For each input the batch writes two files, ``NAME.plan.json`` and then ``NAME.result.json``
-(:class:`~stowplan.portfolio.batch.records.Record`), and finally a line in the journal. An input is finished, and need not be
-solved again, if its record exists, belongs to the same problem and the same settings, and its plan exists as well. A single
-process, which holds the lock of the folder, writes all files; the others only compute. Any process may therefore be killed at
-any time, and the next run continues from the files that exist.
+For each input the batch writes the plan, ``NAME.plan.json``, and with ``settings.certify`` the certificate of the bound,
+``NAME.proof.json``. Then it writes the *record* with the settings and the result, ``NAME.result.json``
+(:class:`~stowplan.portfolio.batch.records.Record`), and finally a line in the *journal*, one file for all inputs. An input is
+*finished*, and need not be solved again, if its record belongs to the same problem and the same settings and its plan and its
+certificate exist as well. A single process, which holds the lock of the folder, writes all files; the others only compute. Any
+process may therefore be killed at any time, and the next run continues from the files that exist.
 """
 
 from __future__ import annotations
@@ -74,19 +77,20 @@ def run_batch(
     fresh
         Whether to solve finished inputs again.
     on_start
-        Called with each input before it is read.
+        Called with each input before it is read, and again before it is tried again.
     jobs
         Number of inputs that are solved in parallel, each in a process of its own, which in turn starts workers for its
-        candidates; 0 for the number of processor cores divided by ``settings.workers``. If such a process is killed, its input
-        is tried again; after :data:`~stowplan.portfolio.batch.workers.MOST_TRIES` tries it counts as failed. With 1 (or None),
-        inputs are solved in this process.
+        candidates. 0 stands for the number of processor cores divided by ``settings.workers``, but at least 1. If such a
+        process is killed, its input is tried again; after :data:`~stowplan.portfolio.batch.workers.MOST_TRIES` tries it counts
+        as failed. With 1, which is the default without a scheduler, inputs are solved in this process.
     memory_budget
-        Bytes for all jobs together. A job counts as ``settings.workers + 1`` times ``settings.memory_limit``, and as many jobs
-        run at the same time as fit, at most ``jobs``. If ``settings.memory_limit`` is None, it is chosen so that ``jobs`` jobs
-        fit into the budget.
+        Bytes for all jobs together; None for no limit. A job counts as ``settings.workers + 1`` times
+        ``settings.memory_limit``, and as many jobs run at the same time as fit, at most ``jobs``. If ``settings.memory_limit``
+        is None, it is chosen so that ``jobs`` jobs fit into the budget.
     scheduler
         Address of a Dask scheduler (``tcp://host:port``). The cluster's workers read and solve the inputs, under the same paths
-        as on this machine. They solve ``jobs`` inputs at a time, or by default as many as the cluster has threads.
+        as on this machine. They solve ``jobs`` inputs at a time, or as many as the cluster has threads if ``jobs`` is None or
+        0. With the default, None, this machine solves the inputs.
     journal
         File that gets a JSON line ``{"name": ..., "record": ...}`` for each result; by default ``results.jsonl`` in the output
         folder.
@@ -97,19 +101,21 @@ def run_batch(
     ------
     (Item, Record, bool)
         Each input with its record, and whether it was finished before. With one job they come in the order of ``items``,
-        otherwise in the order in which they end. Cancelled inputs come last; with several jobs they have :data:`LAST_SECONDS`
-        to return.
+        otherwise in the order in which they end. After a cancellation, inputs that were being solved come last, and inputs that
+        had not been started are left out. With several jobs, running inputs have :data:`LAST_SECONDS` to return.
 
     Raises
     ------
     InputError
-        The output folder or the journal cannot be created or written, another batch is writing there, a target does not exist,
-        or no scheduler answers.
+        The output folder or the journal cannot be created or written, another batch is writing there, a target or a folder of
+        ``settings.xla_plans`` does not exist, or no scheduler answers.
     UsageError
-        A setting has a wrong type or is out of range, there are two targets for inputs of one kind, no job fits into the
-        budget, or there are both a budget and a scheduler.
+        A setting or an argument has a wrong type or is out of range, the scheduler's address is malformed, two targets are for
+        one sort of input, no job fits into the budget, or there are both a budget and a scheduler.
     MissingDependencyError
         A scheduler is named, and Dask is not installed.
+    KeyboardInterrupt
+        With one job, Ctrl-C came while an input was being read.
     """
     output = Path(folder)
     settings = check_settings(settings)
@@ -152,7 +158,10 @@ def run_batch(
 
 
 def _workers(most: int, scheduler: str | None) -> Workers | None:
-    """The workers that solve at most ``most`` inputs at a time; None if this process solves them itself."""
+    """The workers that solve at most ``most`` inputs at a time; None if this process solves them itself.
+
+    Raises the errors of :class:`~stowplan.portfolio.batch.workers.DaskWorkers`.
+    """
     if scheduler is None:
         return None if most == 1 else LocalWorkers(most)
     from stowplan.portfolio.batch.workers import DaskWorkers
@@ -164,7 +173,8 @@ def _limit_jobs(jobs: int | None, budget: int | None, settings: Settings, schedu
     """The number of parallel jobs (0 for as many as a cluster has threads), and the settings.
 
     If there is a memory budget but no memory limit, the settings get a limit that is derived from the budget. Raises UsageError
-    if no job fits into the budget, or if the budget is combined with a scheduler.
+    if an argument is no whole number or is too small, if no job fits into the budget, or if the budget is combined with a
+    scheduler.
     """
     most = (1 if scheduler is None else 0) if jobs is None else whole("{} jobs", jobs, 0)
     if scheduler is not None:
@@ -195,8 +205,8 @@ def _limit_jobs(jobs: int | None, budget: int | None, settings: Settings, schedu
     return min(most, budget // job), settings
 
 
-#: After a cancellation, running inputs have LAST_SECONDS to return their best plans. Every _LOOK_SECONDS, the loop checks
-#: whether it was cancelled.
+#: After a cancellation, running inputs have LAST_SECONDS to return their best plans. The loop that waits for outcomes checks
+#: every _LOOK_SECONDS whether it was cancelled.
 LAST_SECONDS, _LOOK_SECONDS = 5.0, 0.1
 
 
@@ -205,8 +215,19 @@ def _solve_in_parallel(
 ) -> Iterator[tuple[int, Outcome]]:
     """Yield the numbers of inputs with their outcomes as they arrive.
 
-    A task is *lost* if its worker ended without an outcome. Its input is tried again after all others. ``order`` has the
-    numbers of the inputs in the order in which they are started, and ``begin`` makes the task of a number.
+    A task is *lost* if its worker ended without an outcome. Its input is tried again after all others, and counts as failed
+    once it was lost ``workers.tries`` times.
+
+    Parameters
+    ----------
+    workers
+        The workers that solve the inputs.
+    order
+        Numbers of the inputs in the order in which they are started.
+    begin
+        Function that makes the task of the input with a number.
+    cancel
+        Event that ends the loop. Ctrl-C sets it.
     """
     waiting, tasks, lost = deque(order), dict[int, Task](), Counter[int]()
     while waiting or tasks:
@@ -272,9 +293,10 @@ def _make_task(item: Item, folder: Path, output: Path, settings: Settings, targe
 
 
 def _finished_digests(item: Item, output: Path, settings: Settings) -> Finished | None:
-    """The digests of the input in an earlier run with the same settings whose files are complete; None if there is no such run.
+    """The digests of the problem and of XLA's plan in the input's record; None if the input is not finished.
 
-    If neither the input nor XLA's plan has changed since, solving it again would only repeat that run.
+    It is not finished if the record cannot be read, has no result, was cancelled or belongs to other settings, or if its plan
+    or its certificate is missing.
     """
     try:
         record = Record.load(item.record_path(output))
@@ -292,7 +314,8 @@ def _store_outcome(item: Item, output: Path, outcome: Outcome, settings: Setting
     """Write the outcome of an input; returns its record, and whether it had been finished before.
 
     The plan and the certificate are written first, then the record, whose existence says that both are complete, and then the
-    line of the journal.
+    line of the journal. If the plan or the certificate cannot be written, the record says so. Raises InputError if the record
+    or the journal cannot be written, or if an earlier record can no longer be read.
     """
     path = item.record_path(output)
     if outcome.record is None:
@@ -315,7 +338,7 @@ def _store_outcome(item: Item, output: Path, outcome: Outcome, settings: Setting
 
 def _write(item: Item, output: Path, outcome: Outcome) -> None:
     """Write the files of an outcome. An old record is removed first and the new one written last, so that every record is
-    valid."""
+    valid. Old files that the outcome does not have are removed. Raises InputError if a file cannot be written."""
     record = item.record_path(output)
     files.make_folder(record.parent)
     record.unlink(missing_ok=True)

@@ -1,7 +1,10 @@
 """Finds the inputs of a suite, and reads and solves one input, in any process or on any machine.
 
-A *suite* is a list of folders, files and patterns, as ``stowplan batch`` and ``stowplan validate`` take it. This module writes
-no files; :mod:`stowplan.portfolio.batch.run` writes what :func:`solve_task` returns.
+A *batch* is the solving of many inputs with the same settings into one output folder. A *suite* is a list of folders, files and
+glob patterns, as ``stowplan batch`` and ``stowplan validate`` take it. A *record* is the JSON file with the settings and the
+result of an input (:class:`~stowplan.portfolio.batch.records.Record`). An input is *finished* if an earlier batch has written
+its record and its plan. This module writes no files; :mod:`stowplan.portfolio.batch.run` writes the outcome that
+:func:`solve_task` returns.
 """
 
 from __future__ import annotations
@@ -44,15 +47,15 @@ class Item(msgspec.Struct, frozen=True):
     """Path of the output files below the output folder without suffix, with ``/`` between folders."""
 
     def plan_path(self, folder: Path) -> Path:
-        """Path of the input's plan below the output folder."""
+        """Path of the input's plan below the output folder ``folder``."""
         return folder / f"{self.name}.plan.json"
 
     def proof_path(self, folder: Path) -> Path:
-        """Path of the certificate of the input's bound."""
+        """Path of the certificate of the input's bound below the output folder."""
         return folder / f"{self.name}.proof.json"
 
     def record_path(self, folder: Path) -> Path:
-        """Path of the input's record."""
+        """Path of the input's record below the output folder."""
         return folder / f"{self.name}.result.json"
 
 
@@ -60,8 +63,9 @@ def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
     """Find the inputs of folders, files and glob patterns.
 
     The inputs of a folder are all files in it and its subfolders whose suffix belongs to an input format, such as ``.onnx`` or
-    ``.hlo.txt``, also with ``.gz``. A JSON file is an input only if its content is one. The output folder gets the same
-    subfolders. A file that is named itself or matches a pattern is an input whatever its name.
+    ``.hlo.txt``, also with ``.gz``. Hidden files and files that a batch writes are left out. A JSON file is an input only if
+    its content is one. The output folder gets the same subfolders. A file that is named itself or matches a pattern is an input
+    whatever its name. An input that occurs several times is listed once.
 
     Parameters
     ----------
@@ -71,14 +75,14 @@ def find_inputs(suites: Sequence[str | Path]) -> list[Item]:
     Returns
     -------
     list
-        The inputs in order, each once, with the names of their files in the output folder.
+        The inputs in the order of ``suites``, and within a folder or a pattern by path, with the names of their output files.
 
     Raises
     ------
     InputError
         A path does not exist, or a pattern or folder contains no input.
     UsageError
-        The output files of two inputs would have the same name.
+        The output files of two inputs would have the same name, or names that differ only in upper and lower case.
     """
     by_path: dict[Path, Item] = {}
     for suite in suites:
@@ -131,7 +135,7 @@ def _shorten(name: str) -> str:
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """The digests of the problem and of XLA's plan from which a finished record was computed."""
+    """The digests of the problem and of XLA's plan from which the record of a finished input was computed."""
 
     problem: str
     """Digest of the problem."""
@@ -155,8 +159,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     targets: tuple[str, ...]
     """The targets of the settings, checked."""
     earlier: Finished | None = None
-    """The digests of the input's finished record; None if there is no finished record, or if the input is to be solved
-    again."""
+    """The digests of the input's record if the input is finished; None if it is not, or if it must be solved again."""
     kinds: dict[str, str] = {}
     """Import paths, by name, of the kinds that are registered in the sending process. A worker process registers them, because
     it starts with those of the package alone."""
@@ -168,20 +171,21 @@ class Outcome(msgspec.Struct, frozen=True):
     """The outcome of a task."""
 
     record: bytes | None = None
-    """Encoded :class:`~stowplan.portfolio.batch.records.Record`; None if the finished record is still up to date."""
+    """Encoded :class:`~stowplan.portfolio.batch.records.Record`; None if the record in the output folder is still right."""
     plan: bytes | None = None
     """The encoded plan; None if there is none."""
     proof: bytes | None = None
     """The encoded certificate of the bound; None if there is none."""
     is_kept: bool = True
-    """Whether the outcome is written to files. It is False after an error in the call of the command, so that earlier results
-    of the input stay."""
+    """Whether the outcome is written to files. It is False if the command was called wrongly (UsageError), so that earlier
+    results of the input stay."""
 
 
 def solve_task(task: Task, cancel: threading.Event | None = None) -> Outcome:
-    """Read and solve an input. Errors become part of the record, except for a KeyboardInterrupt during reading.
+    """Read and solve an input, unless it is finished and neither its problem nor XLA's plan has changed.
 
-    Setting ``cancel`` ends the run, and the outcome then has the best plan so far.
+    Errors become part of the record. Only KeyboardInterrupt is raised, if it comes while the input is being read. Setting
+    ``cancel`` ends the run, and the outcome then has the best plan so far, if there is one.
     """
     try:
         _register(task)
@@ -198,15 +202,33 @@ def failure(task: Task, code: int, text: str, *, is_kept: bool = True) -> Outcom
 
 
 def read_problem(path: Path, settings: Settings, targets: tuple[str, ...]) -> Any:
-    """Read the problem of an input, with those of the settings that its format accepts.
+    """Read the problem of an input. Settings that do not apply to its format are ignored.
 
-    ``targets`` are the checked targets of all inputs; the input is read for the one that suits it.
+    Parameters
+    ----------
+    path
+        Path of the input.
+    settings
+        How to read it.
+    targets
+        The targets for all inputs, which :func:`~stowplan.frontends.formats.check_targets` has checked. The input is read for
+        the target of its sort.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or its content is not valid.
+    UsageError
+        The input needs a target and none is for it, two targets fit, or a setting is not allowed.
+    MissingDependencyError
+        The format needs an optional package that is not installed.
     """
     return _open(path, settings, targets, Path()).problem
 
 
 def _open(path: Path, settings: Settings, targets: tuple[str, ...], folder: Path) -> Opened:
-    """Read an input for the target that suits it. Relative paths in the settings refer to ``folder``."""
+    """Read an input for the target of its sort. Relative paths in the settings refer to ``folder``. Raises the errors of
+    :func:`read_problem`."""
     table = None if settings.op_table is None else folder / settings.op_table
     return open_with(path, msgspec.structs.replace(settings.inputs, target=target_for(path, targets), op_table=table))
 
@@ -214,8 +236,8 @@ def _open(path: Path, settings: Settings, targets: tuple[str, ...], folder: Path
 def _xla_plan(path: Path, opened: Opened, folders: Sequence[Path]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """XLA's own plan of a compiled program, and a warning if the plan cannot be used.
 
-    The first result is a dictionary by the plan's name. It is empty if the input is no compiled program, or if there are no
-    folders or no usable plan.
+    The first result is a dictionary with the plan under the name ``xla``. It is empty if the input is no compiled program, or
+    if there are no folders or no usable plan. The plan is read from the first folder that has a file with the input's name.
     """
     if not folders or opened.program is None:
         return {}, ()
@@ -230,7 +252,8 @@ def _xla_plan(path: Path, opened: Opened, folders: Sequence[Path]) -> tuple[dict
 
 
 def _register(task: Task) -> None:
-    """Register the kinds and formats that the parent process has registered."""
+    """Register the kinds and formats that the parent process has registered. Formats are registered in reverse order, because
+    the one that is registered last is asked first."""
     for name, place in task.kinds.items():
         kinds.register(name, place)
     for module in reversed(task.formats):
@@ -238,7 +261,7 @@ def _register(task: Task) -> None:
 
 
 def _solve_unless_finished(task: Task, cancel: threading.Event | None) -> Outcome:
-    """Read and solve an input, unless its finished record is up to date."""
+    """Read and solve an input, unless its record is still right; raises all errors of reading and solving."""
     began, settings = time.monotonic(), task.settings
     path, folder = (Path(os.fsdecode(name)) for name in (task.path, task.folder))
     limit = None if settings.deterministic else settings.time_limit

@@ -1,14 +1,18 @@
 """Workers that solve the inputs of a batch in parallel: processes of this machine, or the workers of a Dask cluster.
 
+A *task* is the message that tells a worker to read and solve one input (:class:`~stowplan.portfolio.batch.task.Task`). Its
+*outcome* has the result or the error (:class:`~stowplan.portfolio.batch.task.Outcome`). A task is *lost* if its worker ended
+without an outcome.
+
 Run as ``__main__``, this module is such a process. Its arguments are the process id of its parent and the import path of the
 function that does a task. The process receives tasks on standard input and sends outcomes to its standard output, from which
 all other output is kept away. It ends with its parent, and the processes that it has started end with it.
 
-An executor of joblib (loky 3.5) cannot be used here, because its processes share queues. If one is killed, all others end with
-it. If one is killed while it writes a result, half a message stays in a pipe that nobody closes, and the executor waits forever
-for the other half. If the parent is killed, a helper process remains and warns about semaphores. Here each process has a pipe
-of its own. If the process ends, its pipe closes, the parent notices this at once, and only the input of this process is tried
-again.
+An executor of joblib (loky 3.5) cannot be used here, because its processes share queues. If one of them is killed, all others
+end as well. If one is killed while it writes a result, half a message stays in a pipe that nobody closes, and the executor
+waits forever for the other half. If the parent is killed, a helper process remains and warns about semaphores. Here each
+process has a pipe of its own. If a process ends, its pipe closes, the parent notices this at once, and only the input of this
+process is tried again.
 
 For a cluster, this module uses Dask's own client instead of joblib's backend: results arrive one by one and are written as they
 arrive, and a task whose worker ended can be distinguished from one that failed.
@@ -54,12 +58,12 @@ MOST_TRIES = 3
 
 
 class Lost(msgspec.Struct, frozen=True):
-    """The report on a task whose worker ended without an outcome."""
+    """The report on a lost task, which takes the place of its outcome."""
 
     why: str
-    """Why the worker ended, for the record."""
+    """Why there is no outcome, as one line for the record."""
     is_final: bool = False
-    """Whether another try would end in the same way."""
+    """Whether another try would end in the same way, so that the input counts as failed at once."""
 
 
 class Workers(Protocol):
@@ -69,10 +73,11 @@ class Workers(Protocol):
         """Whether a worker is free, so that another task would be started at once."""
 
     def start(self, number: int, task: Task) -> None:
-        """Pass a task to a worker; :meth:`take` returns its outcome together with ``number``."""
+        """Pass a task to a worker; :meth:`take` returns its outcome together with ``number``, which identifies the task."""
 
     def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
-        """Wait until one of the started tasks ends; returns its number and outcome, or None if none ends within ``seconds``."""
+        """Wait until one of the started tasks ends or is lost; returns its number and its outcome. The result is None if none
+        ends within ``seconds``. Raises InputError if the workers cannot be reached any more."""
 
     def cancel(self) -> None:
         """Ask the running tasks to end soon and return their best plans so far."""
@@ -81,10 +86,10 @@ class Workers(Protocol):
         """End running tasks and the workers."""
 
     blames: bool
-    """Whether each worker does one task at a time, so that a lost task is certainly the one that ended its worker. If False, a
-    worker does several tasks at a time, and another one of them may have ended it."""
+    """Whether each worker does one task at a time. A lost task has then certainly ended its worker. If False, a worker may do
+    several tasks at a time, and a lost task may have been lost because another task ended the worker."""
     tries: int
-    """An input counts as failed after it has been lost this many times."""
+    """An input counts as failed after its task has been lost this many times."""
 
 
 class LocalWorkers:
@@ -113,7 +118,7 @@ class LocalWorkers:
         return len(self._busy) + len(self._unstarted) < self._most
 
     def start(self, number: int, task: Task) -> None:
-        """Pass a task to an idle process, or to a new one."""
+        """Pass a task to an idle process, or to a new one. If no process can be started, the task counts as lost."""
         try:
             process = self._find_idle() or _Process(self._work, self._messages)
         except OSError as error:
@@ -125,7 +130,11 @@ class LocalWorkers:
             process.send(msgspec.msgpack.encode(task))
 
     def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
-        """Wait for the next outcome, or until a busy process ends; None if neither happens within ``seconds``."""
+        """Wait for the next outcome, or until a busy process ends; None if neither happens within ``seconds``.
+
+        A task is also lost if its process sends something that is no outcome. The process is then killed. A process that uses
+        more than :data:`~stowplan.child_process.MAX_REUSE_MEMORY` bytes is not used for another task.
+        """
         while True:
             if self._unstarted:
                 return self._unstarted.pop()
@@ -224,7 +233,7 @@ _CANCEL = b""
 
 
 def _receive_messages(incoming: BinaryIO, tasks: queue.SimpleQueue[Task], cancel: threading.Event) -> None:
-    """Receive tasks and cancellations until the parent ends; then end this process, whatever it is doing."""
+    """Receive tasks and cancellations until the parent ends; then end this process, even while it does a task."""
     while (data := read_message(incoming)) is not None:
         if data == _CANCEL:
             cancel.set()
@@ -239,6 +248,7 @@ CONNECT_SECONDS = 10.0
 #: Seconds between two queries to the scheduler, for the number of threads and for a cancellation.
 _COUNT_SECONDS = 1.0
 
+#: The addresses that Dask accepts: a protocol, a host and a port.
 _ADDRESS = re.compile(r"(tcp|tls|ucx|wss?)://.+:\d+")
 
 
@@ -246,8 +256,8 @@ class DaskWorkers:
     """All workers of a Dask scheduler.
 
     If a worker ends, the cluster tries its tasks again, as often as Dask's setting ``allowed-failures`` says. Dask counts a
-    failure for every task that was on the worker, not only for the one that ended it. A task that Dask gives up is therefore
-    tried once more, with no other task running.
+    failure for every task that was on the worker, not only for the one that ended it. Therefore :func:`~.run.run_batch` tries a
+    task that Dask has given up once more, with no other task running.
 
     Parameters
     ----------
@@ -303,7 +313,10 @@ class DaskWorkers:
         future.add_done_callback(lambda ended: self._ended.put((number, ended)))
 
     def take(self, seconds: float) -> tuple[int, Outcome | Lost] | None:
-        """Wait for the next outcome; raises InputError if the scheduler has gone away."""
+        """Wait for the next outcome; None if no task ends within ``seconds``. Raises InputError if the scheduler has gone away.
+
+        A task that raised an error is lost for good (:attr:`Lost.is_final`), because it would do so again.
+        """
         try:
             number, future = self._ended.get(timeout=seconds)
         except queue.Empty:
@@ -322,7 +335,7 @@ class DaskWorkers:
         return number, Lost(describe_failure(error)[1], is_final=True)
 
     def cancel(self) -> None:
-        """Set the Dask event that cancels the tasks."""
+        """Set the Dask event that cancels the tasks. Errors are ignored: the tasks then end by their time limits."""
         with _silence_dask(), contextlib.suppress(Exception):
             self._cancel.set()
 
@@ -343,7 +356,7 @@ class DaskWorkers:
 
 
 def _until_cancelled(work: Callable[[Task, threading.Event], Outcome], task: Task, name: str) -> Outcome:
-    """Do a task on a worker of the cluster; the Dask event of this name cancels it."""
+    """Do a task on a worker of the cluster; the Dask event called ``name`` cancels it. Raises the errors of ``work``."""
     import distributed
 
     event: Any = distributed.Event

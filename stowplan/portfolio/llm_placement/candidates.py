@@ -1,7 +1,9 @@
 """The candidates for LLM placement, as functions of (problem, context).
 
-A plan places the layers of a language model on the host and the devices, chooses which parts of a device's layers are
-*spilled*, that is, stay on the host, and chooses a micro-batch.
+A *candidate* is one method of a run of ``solve``. It returns nothing and raises no errors of its own: it reports plans and
+bounds to its :class:`~stowplan.kernel.context.Context`. A plan places the layers of a language model on the host and the
+devices, chooses which parts of a device's layers are *spilled*, that is, stay on the host, and chooses a *micro-batch*, the
+number of tokens of a prompt that are computed at once.
 """
 
 from __future__ import annotations
@@ -21,19 +23,28 @@ def enumeration(problem: Problem, context: Context) -> None:
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """Solve the CP-SAT models, with the best plan so far as their hint."""
+    """Solve the CP-SAT models, of which there is one for each micro-batch and device that computes prompts for the host.
+
+    The solver starts from the best plan so far, if there is one.
+    """
     _prove(problem, context, None)
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver: the enumeration, then the CP-SAT models for a second or two."""
+    """The presolver, which runs before all other candidates: the enumeration, then the CP-SAT models for at most 1.5 seconds.
+
+    The enumeration is left out if the run has no heuristics.
+    """
     if includes_heuristics(context):
         enumeration(problem, context)
     _prove(problem, context, presolve_seconds(context))
 
 
 def _prove(problem: Problem, context: Context, seconds: float | None) -> None:
-    """Solve the CP-SAT models, for at most ``seconds`` if that is not None, and report what they prove."""
+    """Solve the CP-SAT models, and report their plans and what they prove.
+
+    ``seconds`` is their time limit; None for the time that the candidate has.
+    """
     # The model is imported only here, because it imports ortools, which the enumeration does not need.
     from stowplan.models.llm_placement import cpsat as model
 

@@ -1,13 +1,17 @@
 """Enumeration of LLM placements: every sequence of devices with every micro-batch, the layers divided by dynamic programming.
 
+The layers of a language model are placed on the host (the CPU with its RAM) and on devices. The *micro-batch* is the number of
+tokens of a prompt that are computed at once. A *memory* is that of the host, number 0, or of a device, number d + 1. Two layers
+are of one *class* if they differ at most in their names. Times are in picoseconds, and the functions raise no errors.
+
 For a sequence of devices and a micro-batch, a placement divides the layers into consecutive *segments*: one on the host, which
 may be empty, and one on each device. If the layers of a segment do not fit on their device, parts of them are *spilled*, that
 is, stay on the host (:mod:`stowplan.portfolio.llm_placement.spills`). The time of a segment depends on no other segment.
 Therefore the best division of the last layers among the last devices is a part of the best division of all layers.
 
-The result is not always optimal, for two reasons. The parts to spill are chosen by a greedy rule. And if the best division
-needs more memory on the host than there is, bytes on the host get a price, for which the division that fits is searched by
-bisection (a Lagrangian relaxation).
+The result is not always optimal, for two reasons. First, the parts to spill are chosen by a greedy rule. Second, the best
+division may need more memory on the host than there is. Then each byte on the host gets a *price* in picoseconds, which is
+added to the time. Bisection looks for the lowest price with which the best division fits (a Lagrangian relaxation).
 """
 
 from __future__ import annotations
@@ -29,10 +33,10 @@ class EnumerationParameters(Parameters, frozen=True):
     """Parameters of the enumeration."""
 
     most_devices: int = 5
-    """Devices of which all sequences are tried. If there are more, only the fastest ones are used."""
+    """Number of devices of which all sequences are tried. If there are more, only those are used that read weights fastest."""
     most_prices: int = 24
-    """Prices of a byte on the host that are tried for each sequence of devices, at most. One is enough if the host has enough
-    memory."""
+    """Largest number of prices of a byte on the host that are tried for each sequence of devices. The first price is 0, and no
+    other is tried if the host has enough memory for it."""
 
 
 PARAMS = parameters(EnumerationParameters, __name__)
@@ -42,7 +46,8 @@ class Segments(NamedTuple):
     """All segments of layers on one device. Arrays are indexed by the first layer of a segment and the layer after its last."""
 
     time: Floats
-    """``[layers + 1, layers + 1]`` time of the segment in picoseconds; infinite if it has no layer or does not fit."""
+    """``[layers + 1, layers + 1]`` time of the segment in picoseconds. It is infinite if the segment has no layer, or does not
+    fit even with all parts spilled."""
     host: Floats
     """``[layers + 1, layers + 1]`` bytes of the segment that are spilled."""
     knapsack: Knapsack
@@ -54,9 +59,10 @@ class Segments(NamedTuple):
 
 
 class Divisions:
-    """The divisions of the layers in one *case*: a micro-batch, and the device that computes prompts for layers on the host.
+    """The divisions of the layers in one :class:`~stowplan.models.llm_placement.plan.Case`.
 
-    Layers are divided into classes of equal layers, because those need to be considered only once.
+    A case is a choice of the micro-batch and of the device that computes prompts for layers on the host. Costs are computed for
+    one layer of each class.
     """
 
     def __init__(self, problem: Problem, case: Case):
@@ -94,7 +100,20 @@ class Divisions:
         return Segments(time, host, knapsack, spills, groups)
 
     def best(self, order: Sequence[int], limit: float) -> Plan | None:
-        """The best plan that is found for a sequence of devices; None if none takes less than ``limit`` picoseconds."""
+        """The best plan that is found for a sequence of devices.
+
+        Parameters
+        ----------
+        order
+            Memory numbers of the devices, in the order of their layers; empty for none.
+        limit
+            Time in picoseconds without transfers between devices; infinite for no limit.
+
+        Returns
+        -------
+        Plan or None
+            None if no division that is found takes less than ``limit`` and fits.
+        """
         room = self.problem.room(HOST, self.batch)
         least, cuts = limit, None
         low, price, high = 0.0, 0.0, np.inf
@@ -124,8 +143,9 @@ class Divisions:
         Returns
         -------
         tuple
-            ``[layers + 1]`` times in picoseconds and ``[layers + 1]`` bytes on the host, by the number of layers on the host;
-            and for each device the ends of its segments, by their first layer.
+            ``[layers + 1]`` times in picoseconds and ``[layers + 1]`` bytes on the host, by the number of layers on the host. A
+            time is infinite if there is no division. Then, for each device in the order of ``order``, ``[layers + 1]`` the end
+            of its best segment (the layer after its last), by the segment's first layer.
         """
         every = np.arange(self.count + 1)
         time, host = np.where(every == self.count, 0.0, np.inf), np.zeros(self.count + 1)
@@ -139,7 +159,8 @@ class Divisions:
         return self.host_time + time, self.host_bytes + host, ends[::-1]
 
     def _plan(self, order: Sequence[int], ends: Sequence[int]) -> Plan:
-        """The plan in which the host has the layers before ``ends[0]``, and each device those up to the next end."""
+        """The plan in which the host has the layers before ``ends[0]``, and device ``order[d]`` those from ``ends[d]`` up to,
+        but without, ``ends[d + 1]``."""
         memories = [HOST] * ends[0]
         levels = [0] * self.count
         for memory, start, end in zip(order, ends, ends[1:], strict=False):
@@ -154,9 +175,10 @@ class Divisions:
 
 
 def orders(problem: Problem) -> list[tuple[int, ...]]:
-    """The sequences of devices to try, each a tuple of memory numbers.
+    """The sequences of devices to try, each a tuple of memory numbers. The first is empty: all layers are on the host.
 
     Sequences that differ only by an exchange of equal devices count as one. The sequence with the lowest numbers is taken.
+    Devices are equal if they differ at most in their names. No sequence has more devices than the model has layers.
     """
     devices = sorted(range(1, len(problem.memories)), key=lambda memory: -problem.memories[memory].weight_rate)
     devices = sorted(devices[: PARAMS.most_devices])
@@ -180,7 +202,7 @@ def orders(problem: Problem) -> list[tuple[int, ...]]:
 
 
 def plans(problem: Problem, closed: Callable[[], bool]) -> Iterator[Plan]:
-    """Yield better and better plans, until all sequences have been tried or ``closed`` returns True."""
+    """Yield better and better plans, until all sequences have been tried or ``closed`` returns True; none if none fits."""
     best = np.inf
     every = orders(problem)
     for case in cases(problem):

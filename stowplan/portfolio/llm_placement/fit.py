@@ -1,15 +1,21 @@
 """The placement that llama.cpp chooses without a plan: that of its option ``--fit``, which is on by default.
 
-The rules were derived from ``common/fit.cpp`` (llama.cpp of November 2026). They look at memory alone:
+A plan gives each layer of a language model a *memory*: number 0 is the host's (the CPU with its RAM), and number d + 1 that of
+device d. A device's *margin* is the number of its free bytes that must stay free. Parts of a layer that stay on the host
+although the layer is on a device are *spilled*. In a mixture-of-experts model, these parts are the experts, and a layer with
+all experts spilled is *partial*. The rules were derived from ``common/fit.cpp`` (llama.cpp of November 2026). They look at
+memory alone:
 
 1. If the default split, in proportion to free memory, leaves every device its margin, it is used.
-2. Otherwise, from the last device to the first, each takes as many of the remaining layers as fit, from the last layer on. Of a
-   mixture-of-experts model, all experts stay on the host in this step. Layers that remain after the first device stay on the
-   host.
-3. If all layers of a mixture-of-experts model fit on devices without their experts, devices take whole layers as far as they
-   fit, from the first device on. The last device then also takes a part of one more layer. In llama.cpp, such a part of a layer
-   of another device would go to the next device. Plans cannot express that, so it is left out; it is at most one layer for each
-   device.
+2. Otherwise the devices are filled one by one, from the last device to the first. Each takes as many of the remaining layers as
+   fit, from the last layer on. In a mixture-of-experts model, all layers but the output layer are partial in this step. Layers
+   that remain after the first device stay on the host.
+3. If this step places all layers of a mixture-of-experts model on devices, partial layers become whole, from the first device
+   on, as far as they fit. On the last device, one more layer then keeps some of its experts. On any other device, llama.cpp
+   would put parts of such a layer on the next device. Plans cannot express that, so it is left out; it concerns at most one
+   layer for each device.
+
+The functions raise no errors, except as stated.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ DEFAULT_BATCH = 0
 
 
 def fit_plan(problem: Problem) -> Plan | None:
-    """The plan of ``--fit``; None if it does not fit into the memories.
+    """The plan of ``--fit``; None if it does not fit into the memories of the host and of the devices in use.
 
     Without devices, all layers are on the host.
     """
@@ -46,7 +52,10 @@ def fit_plan(problem: Problem) -> Plan | None:
 
 
 def default_split(problem: Problem) -> list[int]:
-    """The memory of each layer in llama.cpp's default split: all layers are on devices, in proportion to their free memory."""
+    """The memory of each layer in llama.cpp's default split: all layers are on devices, in proportion to their free memory.
+
+    Raises IndexError if the problem has no devices.
+    """
     free = np.array([device.capacity for device in problem.devices], np.float32)
     return split(len(problem.layers), free, len(problem.layers))
 
@@ -61,9 +70,19 @@ def split(count: int, shares: Sequence[float] | np.ndarray[tuple[int], np.dtype[
     count
         Number of layers, including the output layer.
     shares
-        Share of each device, in any unit.
+        Share of each device, in any unit; at least one.
     offloaded
-        How many of the last layers are on devices.
+        How many of the last layers are on devices; a number above ``count`` stands for all layers.
+
+    Returns
+    -------
+    list of int
+        ``[count]`` numbers of memories, in ascending order.
+
+    Raises
+    ------
+    IndexError
+        There are no shares.
     """
     ends = np.cumsum(np.asarray(shares, np.float32), dtype=np.float32)
     # If all shares are 0, all offloaded layers go to the first device.
@@ -84,8 +103,9 @@ def _plan(problem: Problem, memories: Sequence[int], spilled: Sequence[int]) -> 
 def _layout(problem: Problem, counts: Sequence[int], parts: Sequence[int], partial: int | None) -> tuple[list[int], list[int]]:
     """The memory and the number of spilled parts of each layer.
 
-    Device number d has ``counts[d]`` layers. The last ``parts[d]`` of them are *partial*: their experts are spilled.
-    ``partial`` is the number of parts that the first partial layer of the last device spills; None for all parts.
+    Device d has ``counts[d]`` layers, and the last ``parts[d]`` of them are partial. The layers before those of the first
+    device are on the host. ``partial`` is the number of parts that the first partial layer of the last device spills; None for
+    all parts.
     """
     memories = [HOST] * (len(problem.layers) - sum(counts))
     spilled = [0] * len(memories)
@@ -119,7 +139,8 @@ def _back_to_front(problem: Problem) -> list[int]:
 def _front_to_back(problem: Problem, counts: Sequence[int], parts: Sequence[int]) -> tuple[list[int], list[int], int | None]:
     """Turn partial layers into whole ones, from the first device on, as many as fit (rule 3).
 
-    Returns the arguments ``counts``, ``parts`` and ``partial`` of :func:`_layout`.
+    Takes the numbers of layers and of partial layers of each device, and returns the arguments ``counts``, ``parts`` and
+    ``partial`` of :func:`_layout`. All layers must be on devices.
     """
     counts, parts = [*counts], [*parts]
     start = next(device for device, count in enumerate(counts) if count)
@@ -139,6 +160,7 @@ def _front_to_back(problem: Problem, counts: Sequence[int], parts: Sequence[int]
         if start > last:
             break
     if start <= last and parts[last] and start == last:
+        # The layer spills as few parts as possible. It has at most three: down, gate and up.
         for spilled in (1, 2, 3):
             memories, amounts = _layout(problem, counts, parts, spilled)
             if fits(problem, memories, amounts, DEFAULT_BATCH):

@@ -1,7 +1,8 @@
 """The kind ``llm_placement``: how its plans are verified and described, and which candidates and baselines it has.
 
 A plan places the layers of a language model on the host and the devices, chooses which parts of a device's layers stay on the
-host, and chooses a micro-batch. The objective is the time of a request in ps.
+host, and chooses a *micro-batch*, the number of tokens of a prompt that are computed at once. The objective is the time of a
+request in picoseconds. :class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from stowplan.verification import Verification
 
 
 def _on_host(problem: Problem) -> Plan | None:
-    """The plan with all layers on the host; None if they do not fit."""
+    """The plan with all layers on the host and the first micro-batch; None if the layers do not fit."""
     from stowplan.models.llm_placement.plan import plan_of
 
     layers = len(problem.layers)
@@ -40,12 +41,14 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
+    """The function of the candidate of this name; raises KeyError for other names."""
     from stowplan.portfolio.llm_placement import candidates
 
     return {"presolve": candidates.presolve, "enumeration": candidates.enumeration, "cpsat": candidates.cpsat}[name]
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
+    """Details for the result: the size of the model, and with a plan the bytes in each memory and the micro-batch in tokens."""
     facts: dict[str, Any] = {"layers": len(problem.layers), "devices": len(problem.devices)}
     facts["bytes"] = problem.host_bytes + sum(map(layer_bytes, problem.layers))
     if plan is not None:
@@ -55,7 +58,10 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def bytes_by_memory(problem: Problem, plan: Plan) -> dict[str, int]:
-    """Bytes of weights, caches and buffers in each memory that the plan uses, by the memory's name."""
+    """Bytes of weights, caches and buffers in the host's memory and in that of each device with layers, by their names.
+
+    The plan must be valid.
+    """
     used = used_bytes(problem, plan.memories, plan.spilled)
     used[HOST] += problem.host_bytes
     return {

@@ -1,11 +1,14 @@
 """Chooses which parts of the layers on a device are *spilled*, that is, stay on the host, so that the other parts fit.
 
-Each layer has *levels*: at level ``n`` its first ``n`` spillable parts are on the host. A level frees bytes of the device and
-costs time. This is a multiple-choice knapsack problem, solved by its usual greedy rule (Kellerer, Pferschy and Pisinger,
-"Knapsack Problems", 2004, chapter 11). A *step* raises layers of a class of equal layers from one level to a higher one. The
-steps between levels on the lower convex hull of time over bytes are taken in the order of time lost for each byte freed. The
-last step is taken only for as many layers as are needed and do not free too much, and one more layer frees the rest at the
-least cost. The module does this for many groups of layers at once, as arrays.
+The layers are those of a language model. Two layers are of one *class* if they differ at most in their names. Each layer has
+*levels*: at level ``n`` its first ``n`` spillable parts are on the host. A level frees bytes of the device and costs time.
+
+To choose the levels is a multiple-choice knapsack problem. It is solved by the usual greedy rule (Kellerer, Pferschy and
+Pisinger, "Knapsack Problems", 2004, chapter 11). A *step* raises layers of one class from one level to a higher one. The rule
+takes the steps between levels on the lower convex hull of time over bytes, in the order of time lost for each byte freed. The
+last step is taken for the largest number of layers that frees no more bytes than are needed. One *extra* layer then frees the
+rest at the least cost. The module does this for many *groups* of layers at once, as arrays; a group is the set of layers that
+one device would hold. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class Level(NamedTuple):
     freed: int
     """Bytes of the device that are freed."""
     time: int
-    """Picoseconds that a request takes longer; may be negative."""
+    """Picoseconds that a request takes longer; negative if spilling saves time."""
 
 
 class Step(NamedTuple):
@@ -42,22 +45,24 @@ class Step(NamedTuple):
     freed: int
     """Bytes of the device that the step frees, for each layer."""
     time: int
-    """Picoseconds that a request takes longer, for each layer; may be negative."""
+    """Picoseconds that a request takes longer, for each layer; negative if the step saves time."""
 
 
 class Spills(NamedTuple):
     """The greedy solutions for groups of layers. All arrays have one entry for each group."""
 
     time: Floats
-    """Picoseconds that the spills cost; infinite if the layers do not fit even if all parts are spilled."""
+    """Picoseconds that the spills cost, negative if they save time; infinite if the layers do not fit even if all parts are
+    spilled."""
     freed: Integers
     """Bytes that are spilled to the host."""
     last: Integers
-    """Number of the last step in :attr:`Knapsack.steps`. All steps before it are taken for all layers of their classes."""
+    """Number of the last step in :attr:`Knapsack.steps`. All steps before it are taken for all layers of their classes. It is
+    the number of steps if all of them are taken."""
     layers: Integers
     """Number of layers for which the last step is taken."""
     extra: Integers
-    """Index of the step that one more layer takes, in :meth:`Knapsack.extras` of the last step; -1 for none."""
+    """Index of the extra layer's step in :meth:`Knapsack.extras` of the last step; -1 if there is no extra layer."""
 
 
 class Knapsack:
@@ -66,7 +71,7 @@ class Knapsack:
     Parameters
     ----------
     levels
-        The levels of each class of layers. The first level of each class is ``Level(0, 0)``.
+        The levels of each class of layers, in ascending order. The first level of each class is ``Level(0, 0)``.
     """
 
     def __init__(self, levels: Sequence[Sequence[Level]]):
@@ -80,7 +85,7 @@ class Knapsack:
             self.before[-1][step.kind] = step.target
 
     def extras(self, last: int) -> list[Step]:
-        """The steps that one more layer can take if number ``last`` is the last step."""
+        """The steps that an extra layer can take if number ``last`` is the last step; empty if no level frees more bytes."""
         found = []
         for kind, source in enumerate(self.before[last]):
             here = self.levels[kind][source]
@@ -96,7 +101,7 @@ class Knapsack:
         Parameters
         ----------
         counts
-            ``[groups, classes]`` number of layers of each class.
+            ``[groups, classes]`` number of layers of each class in each group.
         over
             ``[groups]`` bytes that have to be freed; 0 or less if the layers of the group fit.
         """
@@ -126,9 +131,10 @@ class Knapsack:
         return Spills(time, freed, last, taken, extra)
 
     def _end(self, number: int, counts: Integers, left: Integers) -> tuple[Integers, Integers]:
-        """How many layers take the last step, and which step one more layer takes, for each group.
+        """For each group, how many layers take the last step, and the index of the extra layer's step (-1 for none).
 
-        ``left`` [groups] are the bytes that the steps before have not freed.
+        ``number`` is the number of the last step, and ``counts`` is as in :meth:`spill`. ``left`` [groups] has the bytes, at
+        least 0, that the steps before have not freed.
         """
         step = self.steps[number]
         taken, rest = np.divmod(left, step.freed)
@@ -142,7 +148,8 @@ class Knapsack:
     def levels_of(self, spills: Spills, group: int, counts: Sequence[int]) -> list[tuple[int, int, int]]:
         """The levels of one group that are not 0, as rows (class, number of layers, level).
 
-        ``counts`` are the numbers of layers of each class in the group.
+        ``spills`` is the result of :meth:`spill`, ``group`` the index of the group, and ``counts`` has the number of layers of
+        each class in the group. A class can have several rows.
         """
         last, taken, extra = int(spills.last[group]), int(spills.layers[group]), int(spills.extra[group])
         left, found = [*counts], []
@@ -159,7 +166,10 @@ class Knapsack:
 
 
 def _hull(kind: int, levels: Sequence[Level]) -> list[Step]:
-    """The steps between neighbouring levels on the lower convex hull of class ``kind``; their time for each byte increases."""
+    """The steps between neighbouring levels on the lower convex hull of time over bytes, for class ``kind``.
+
+    The time for each byte increases from step to step. The list is empty if no level frees bytes.
+    """
     corners: list[int] = [0]
     for level in sorted(range(1, len(levels)), key=lambda level: (levels[level].freed, levels[level].time)):
         if levels[level].freed <= levels[corners[-1]].freed:
@@ -174,5 +184,5 @@ def _hull(kind: int, levels: Sequence[Level]) -> list[Step]:
 
 
 def _slope(levels: Sequence[Level], source: int, target: int) -> float:
-    """Picoseconds for each byte that is freed between two levels."""
+    """Picoseconds for each byte that is freed between two levels; ``target`` must free more bytes than ``source``."""
     return (levels[target].time - levels[source].time) / (levels[target].freed - levels[source].freed)

@@ -13,7 +13,7 @@ from typing import Any
 from stowplan.kernel.assumptions import assumptions
 from stowplan.kernel.candidate import Place
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Extras, Highlight, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.modulo_scheduling.bounds import critical_path, objective_bound, recurrence_mii, resource_mii
 from stowplan.models.modulo_scheduling.plan import DECISIONS, SCALE, Plan, decode_objective
@@ -165,7 +165,7 @@ KIND = Kind(
     assumptions=(*RULES, "instructions.tiles", "variables.tile", "pins.instruction", *DEPTHS),
     facts=_facts,
     counts=("instructions", "edges"),
-    highlights=("interval", "under"),
+    highlights=(Highlight("interval"), Highlight("under")),
     identity=lambda problem: identify(problem, "initiation interval, then latency, in clocks"),
     unit=UNIT,
     proven=_proven,

@@ -1,6 +1,8 @@
 """Offsets for an order of operators: makes a packing problem of the tensors' live ranges, and plans from its solutions.
 
-A *storage* is a tensor with bytes of its own, which views share.
+A *storage* is a tensor with bytes of its own, which views share. A result is written *in place* if it takes over the bytes of
+an operand that no later operator needs. The *peak* of an order is the largest number of bytes that are live at the same time.
+The *arena* of a plan is the memory that holds all storages at their offsets.
 """
 
 from __future__ import annotations
@@ -20,21 +22,24 @@ from stowplan.portfolio.packing.quick import quick_plan
 
 T = TypeVar("T")
 
-#: Largest common alignment, in bytes, of tensors that share an offset. If theirs is larger, they get offsets of their own.
+#: Largest common alignment, in bytes, of storages that share an offset. If their alignments have a larger least common
+#: multiple, they get offsets of their own, so that multiples of it stay within 64 bits.
 _MOST_ALIGNMENT = 1 << 40
 
 
 class Lives:
     """The packing problem of an order, with one buffer for each chain of storages that are written in place of one another.
 
+    Its attribute ``packing`` is this problem, which has no capacity. Its attribute ``peak`` is the peak of the order in bytes.
+
     Parameters
     ----------
     problem
         The problem.
     structure
-        The structure of the problem.
+        The problem as arrays (:func:`stowplan.models.operator_order.structure.build`).
     order
-        An order in which the operators can run.
+        The numbers of all operators, in an order in which they can run.
     """
 
     def __init__(self, problem: Problem, structure: Structure, order: Sequence[int]):
@@ -75,7 +80,10 @@ class Lives:
         )
 
     def plan(self, offsets: Sequence[int]) -> Plan:
-        """The plan with these offsets, one for each buffer of :attr:`packing`."""
+        """The plan with these offsets in bytes, one for each buffer of ``packing``.
+
+        Storages that are never live get offset 0. Raises ValueError if the number of offsets is not that of the buffers.
+        """
         at = dict(zip(self._groups, offsets, strict=True))
         storages = dict(zip(self.structure.tensor.tolist(), (at.get(group, 0) for group in self._group), strict=True))
         buffers = self.packing.buffers
@@ -88,16 +96,21 @@ class Lives:
         )
 
     def offsets(self, plan: Plan) -> packing_plan.Plan:
-        """The offsets of a plan of this order, as a plan of :attr:`packing`."""
+        """The offsets of a plan with this order, as a plan of ``packing``."""
         offsets = tuple(self.of_buffers(plan.offsets))
         return packing_plan.Plan(problem=self.packing.digest, objective=plan.arena, offsets=offsets)
 
     def of_buffers(self, values: Sequence[T]) -> list[T]:
-        """For each buffer of :attr:`packing`, the entry of ``values`` for its first tensor."""
+        """For each buffer of ``packing``, the entry that ``values``, with one entry for each tensor, has for its first
+        storage."""
         return [values[int(self.structure.tensor[group])] for group in self._groups]
 
     def quick(self, should_stop: Callable[[], bool] = lambda: False) -> Plan:
-        """A plan of this order, with offsets that a quick heuristic finds within milliseconds."""
+        """A plan with this order, and with offsets that a quick heuristic finds within milliseconds.
+
+        ``should_stop`` must not return True before the offsets are found, and there must be at most 200,000 buffers;
+        otherwise AssertionError is raised.
+        """
         packed = quick_plan(self.packing, should_stop)
         assert packed is not None  # Without a capacity and fixed offsets there is always a plan.
         return self.plan(packed[1].offsets)

@@ -1,8 +1,10 @@
 """Beam search for an order of low peak.
 
-A state of the search is a set of operators that have run, since this set alone determines which bytes are live. Each level of
-the search extends every set of the beam by one operator, and by all steps that are safe to take at once, and keeps the best
-sets. :mod:`stowplan.portfolio.operator_order.graph` explains safe steps, lazy operators and graphs backwards in time.
+The *peak* of an order is the largest number of bytes that are live while an operator runs. A state of the search is a set of
+operators that have run, since this set alone determines which bytes are live. The *beam* is the list of the best sets so far.
+Each level of the search extends every set of the beam by all steps that are safe to take at once and by one more operator. Of
+the extended sets, the *successors*, it keeps the best ones. :mod:`stowplan.portfolio.operator_order.graph` explains safe steps,
+lazy operators and graphs backwards in time. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ class BeamParameters(Parameters, frozen=True):
     """Parameters of beam search."""
 
     children: int = 64
-    """Successors of all sets of a level, divided by the beam width, at most."""
+    """Largest number of successors of a level, divided by the beam width; further ones are dropped."""
 
 
 PARAMS = parameters(BeamParameters, __name__)
@@ -49,8 +51,8 @@ class Level(NamedTuple):
     """[sets, words] one bit for each operator, 1 if it has run."""
     key: Ints
     """[sets] peak so far, in bytes."""
-    hashes: Bits2D
-    """[sets, 2] hash of each set, in the first column; the second column is not used."""
+    hashes: Bits
+    """[sets] hash of each set."""
 
 
 class Children(NamedTuple):
@@ -101,23 +103,26 @@ def search(
         Function that is called after each level and says whether to give up.
     weight
         Weight of the peak so far relative to the live bytes in the score of a set.
-    done, among
-        Operators that have run already, and operators that are to run; by default all others. Lazy operators whose results none
-        of them reads are left out.
+    done
+        Operators that have run already; backwards in time, those that run afterwards.
+    among
+        Operators that are to run; by default all that are not in ``done``. Lazy operators whose results none of them reads are
+        left out.
 
     Returns
     -------
     (int, list of int) or None
-        The peak in bytes, and the operators in their order; None if every set was dropped, or if the search was stopped.
+        The peak in bytes, at least ``floor``, and the operators from the first to the last. The result is None if every set was
+        dropped, or if the search was stopped.
     """
     n = len(graph.waits)
     words = max(1, (n + 63) // 64)
-    random = np.random.default_rng(20_240_607).integers(1, 1 << 63, (max(1, n), 2), np.int64).astype(np.uint64)
+    random = np.random.default_rng(20_240_607).integers(1, 1 << 63, max(1, n), np.int64).astype(np.uint64)
     noise = np.zeros(n) if chance is None else chance.normal(0.0, 0.05, n)
     allowed = np.ones(n, np.int64) if among is None else np.zeros(n, np.int64)
     allowed[[] if among is None else list(among)] = 1
     now, after = (
-        Level(np.zeros((width, words), np.uint64), np.full(width, floor, np.int64), np.zeros((width, 2), np.uint64))
+        Level(np.zeros((width, words), np.uint64), np.full(width, floor, np.int64), np.zeros(width, np.uint64))
         for _ in range(2)
     )
     max_children = width * PARAMS.children
@@ -204,7 +209,7 @@ def _advance(
     weight: float,
     width: int,
     noise: Floats,
-    random: Bits2D,
+    random: Bits,
     now: Level,
     following: Level,
     back: Ints2D,
@@ -216,9 +221,13 @@ def _advance(
     """Make one level of the beam: each of the ``width_now`` sets takes its safe steps, then the best ``width`` successors are
     kept.
 
-    ``back`` [sets, 4] receives (parent, first move, number of moves, operator) for each new set, and ``moves`` the operators of
-    the safe steps. Returns the number of new sets, the length of ``moves``, and 0 if the first new set is complete, otherwise
-    -1.
+    ``now`` has the sets of the level, and ``following`` receives the new sets; ``successors`` and ``scratch_arrays`` are
+    scratch space. ``noise`` [ops] is added, as a fraction, to the live bytes in the score. ``random`` [ops] has random
+    numbers for hashing. ``back`` [sets, 4] receives (number of the set before, index of its first safe step in ``moves``,
+    number of its safe steps, operator) for each new set, and ``moves`` the operators of the safe steps.
+
+    Returns the number of new sets (0 if all successors were dropped), the length of ``moves``, and 0 if the first new set is
+    complete, otherwise -1.
     """
     # The arrays are unpacked, because numba would count references to the members of a tuple in every iteration.
     since = 0
@@ -236,7 +245,7 @@ def _advance(
         for i in range(moved):
             op = scratch[i]
             moves[since + i] = op
-            hashes[at, 0] ^= random[op, 0]
+            hashes[at] ^= random[op]
         since += moved
         open_ones = 0
         for i in range(count):
@@ -269,7 +278,7 @@ def _advance(
             break
         c = order[rank]
         at, op = child[c, 0], child[c, 1]
-        mixed = hashes[at, 0] ^ random[op, 0]
+        mixed = hashes[at] ^ random[op]
         slot = np.int64(mixed & np.uint64(mask))
         while table[slot] != np.uint64(0) and table[slot] != mixed:
             slot = (slot + 1) & mask
@@ -278,7 +287,7 @@ def _advance(
         table[slot] = mixed
         copy_set(bits, at, next_bits, new_sets)
         next_key[new_sets] = child_key[c]
-        next_hashes[new_sets, 0] = hashes[at, 0]
+        next_hashes[new_sets] = hashes[at]
         back[new_sets, 0], back[new_sets, 1], back[new_sets, 2], back[new_sets, 3] = (
             at,
             safe_steps[at, 0],
@@ -291,14 +300,15 @@ def _advance(
         restore(g, next_bits[new], rem, waits, ready, allowed)
         _, moved = run(g, rem, waits, next_bits[new], ready, 0, scratch, 0, op, allowed)
         for i in range(moved):
-            next_hashes[new, 0] ^= random[scratch[i], 0]
+            next_hashes[new] ^= random[scratch[i]]
     return new_sets, since, -1
 
 
 def _follow(graph: Graph, backs: list[np.ndarray], moves: list[np.ndarray], before: set[int]) -> list[int]:
     """The order that led to the first set of the last level, traced back level by level.
 
-    ``before`` has the operators that had run before the search.
+    ``backs`` and ``moves`` have the arrays ``back`` and ``moves`` of :func:`_advance` for each level. ``before`` has the
+    operators that had run before the search.
     """
     parts: list[list[int]] = []
     at = 0

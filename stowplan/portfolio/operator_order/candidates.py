@@ -1,8 +1,13 @@
 """The candidates for operator order, as functions of (problem, context).
 
+A *candidate* is one method of a run of ``solve``. It returns nothing and raises no errors of its own: it reports plans and
+bounds to its :class:`~stowplan.kernel.context.Context`.
+
 They first minimize the *peak*, the largest number of bytes that are live at the same time. Once the peak is proven minimal, or
 no lower one is found, they look for offsets whose *arena*, the memory that holds all tensors, is no larger than the peak. An
-order is found forwards in time, from the first operator to the last, or backwards (:mod:`.graph`).
+order is found forwards in time, from the first operator to the last, or backwards (:mod:`.graph`). A *beam* (:mod:`.beam`) and
+the exact search (:mod:`.set_search`) build an order through sets of operators that have run. A *cut* is the best set of
+operators to have run before a given operator. *Splits* and *windows* are the two local searches of :mod:`.local_search`.
 """
 
 from __future__ import annotations
@@ -37,25 +42,26 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the candidates."""
 
     cut_share: float = 0.15
-    """Part of the time limit for bounds by minimum cuts."""
+    """Part of the time limit that each computation of bounds by minimum cuts may take."""
     widths: tuple[int, ...] = (1, 4)
-    """Beam widths in sets, one beam after the other."""
+    """Beam widths, in sets of operators, of the beams that run one after the other."""
     most_wide: int = 40_000
-    """Operators times beam width above which a beam is skipped."""
+    """Number of operators times beam width above which a beam is skipped."""
     weights: tuple[float, ...] = (1000.0, 1.0)
-    """Weights of the peak so far relative to the live bytes in the score of a set. One beam runs with each weight."""
+    """Weights of the peak so far relative to the live bytes in the score of a set of operators. One beam runs with each
+    weight."""
     presolve_sets: int = 1_000
-    """Sets of operators that the exact search of the presolver examines."""
+    """Number of sets of operators that the exact search of the presolver examines."""
     first_sets: int = 20_000
-    """Sets of operators that the exact search examines before local search runs in between."""
+    """Number of sets of operators that the exact search examines before local search runs in between."""
     splits: int = 24
-    """Rounds of splitting by cuts without an improvement after which windows are searched."""
+    """Number of splits in a row without an improvement after which windows are searched."""
     stretches: int = 8
-    """Rounds of searching windows without an improvement after which the next local search runs."""
+    """Number of windows in a row without an improvement after which splits begin again."""
     arena_share: float = 0.2
     """Part of the candidate's time that is reserved for the arena while the peak is not proven minimal."""
     arena_orders: int = 6
-    """Orders of the same peak for which offsets are searched."""
+    """Largest number of orders of the same peak for which offsets are searched."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
@@ -66,8 +72,11 @@ PACKINGS = packing.search, packing.exact
 
 
 class _Run:
-    """The state of a candidate: the structure of the problem, its graphs in both directions of time, the best plan and
-    bound."""
+    """The state of a candidate: the problem as arrays, its graphs in both directions of time, and its best plan and bound.
+
+    ``floor`` is the largest proven lower bound of the peak in bytes, ``best`` the best plan, None at first. Plans are compared
+    by their peak, and plans of equal peak by their arena.
+    """
 
     def __init__(self, problem: Problem, context: Context):
         self.problem, self.context = problem, context
@@ -78,7 +87,10 @@ class _Run:
         self._ceilings = np.full(self.structure.ops, 1 << 62, np.int64)
 
     def report_order(self, order: list[int], source: str) -> int:
-        """Report a plan of this order, with quick offsets, if its peak is lower than the best; returns the peak."""
+        """Report a plan of this order, with quick offsets, if its peak is lower than that of the best plan; returns the peak.
+
+        ``source`` is the name under which the plan is reported.
+        """
         profile = self.structure.profile(order)
         self._ceilings[order] = np.minimum(self._ceilings[order], profile[: len(order)])
         peak = int(profile.max(initial=0))
@@ -95,7 +107,7 @@ class _Run:
     def prove_by_cuts(self) -> None:
         """Compute bounds by minimum cuts, first at the operators with the most live bytes in the orders so far.
 
-        A further call continues the computation.
+        Bounds are reported under the name ``cuts``. A further call starts from the best bound and order so far.
         """
         self.floor = cut_bound(
             self.structure,
@@ -107,7 +119,7 @@ class _Run:
         )
 
     def best_plan_and_bound(self) -> tuple[Plan | None, int]:
-        """The best plan and bound of all candidates."""
+        """The best plan of all candidates, None if there is none yet, and the largest bound of all candidates in bytes."""
         plan, bound = self.context.incumbent()
         if plan is None or (self.best is not None and (self.best.objective, self.best.arena) <= (plan.objective, plan.arena)):
             plan = self.best
@@ -129,9 +141,10 @@ class _Run:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small graphs: beams of width 1, bounds by cuts, and the exact search over a limited number of sets.
+    """The presolver, which runs before all other candidates if the graph is small.
 
-    If the peak is then proven minimal, offsets are searched exactly.
+    It runs beams of width 1, computes bounds by cuts, and searches exactly over a limited number of sets. If the peak is then
+    proven minimal, it searches offsets exactly. A graph without operators is left to the other candidates.
     """
     run = _Run(problem, context)
     if run.structure.ops == 0:
@@ -168,7 +181,7 @@ def search(problem: Problem, context: Context) -> None:
 def _beams(run: _Run, width: int, chance: np.random.Generator | None) -> None:
     """Run a beam of ``width`` sets in each direction of time with each weight, to find orders below the best peak.
 
-    ``chance`` is the source of noise, None for no noise.
+    ``chance`` is the source of noise, None for no noise. Without a plan to improve, nothing is done.
     """
     for weight in PARAMS.weights:
         for graph in (run.forwards, run.backwards):
@@ -189,7 +202,10 @@ class _Improvement:
         self._count = 0
 
     def improve(self, is_over: Callable[[], bool], rounds: int | None = None) -> None:
-        """Search until ``is_over`` says so, or for a number of rounds."""
+        """Search until ``is_over`` returns True, or for a number of rounds; None for no limit. A round is one split or window.
+
+        Some candidate must have found a plan.
+        """
         count = 0
         while not is_over() and (rounds is None or count < rounds):
             for search_, source, patience in self._continued_searches():
@@ -202,6 +218,7 @@ class _Improvement:
                     else:
                         failures += 1
             self._count += 1
+            # A beam of one of these widths, chosen at random, follows each fourth pass through both searches.
             if self._count % 4 == 0 and not is_over():
                 _beams(self._run, int(self._chance.choice([4, 8, 16, 32])), self._chance)
 
@@ -227,7 +244,10 @@ class _Improvement:
 
 
 def exact(problem: Problem, context: Context) -> None:
-    """The exact candidate: best-first search over sets of operators, forwards and backwards in turn; then offsets."""
+    """The exact candidate: best-first search over sets of operators, forwards and backwards in turn; then offsets.
+
+    A graph without operators is left to the heuristic.
+    """
     run = _Run(problem, context)
     if run.structure.ops == 0:
         return
@@ -243,7 +263,8 @@ def exact(problem: Problem, context: Context) -> None:
 def _minimize_peak_and_arena(run: _Run, improvement: _Improvement, chance: np.random.Generator, rounds: int | None) -> None:
     """Reduce the peak, then the arena, and repeat both while there is time and the peak is not proven minimal.
 
-    If ``rounds`` is not None, local search has this number of rounds, and nothing is repeated.
+    ``improvement`` is the local search. If ``rounds`` is not None, local search has this number of rounds, and nothing is
+    repeated.
     """
     while True:
         improvement.improve(run.is_over, rounds)
@@ -255,12 +276,14 @@ def _minimize_peak_and_arena(run: _Run, improvement: _Improvement, chance: np.ra
 def _search_sets(run: _Run, improvement: _Improvement | None, most: int | None = None) -> None:
     """Run the exact search, in turn with local search, because a lower peak leaves fewer sets to examine.
 
-    ``improvement`` is the local search, None for none; in deterministic runs it is not used. ``most`` is the largest number of
-    sets to examine; by default the time, or the work limit of a deterministic run, ends the search.
+    It ends when an order of minimal peak is found, when the peak so far is proven minimal, or at a limit. ``improvement`` is
+    the local search, None for none; in deterministic runs it is not used. ``most`` is the largest number of sets to examine; by
+    default the time, or the work limit of a deterministic run, ends the search. There must be a plan already.
     """
     context = run.context
     limit = context.work(work_rates.ORDER_SETS, run.structure.ops + 50) if most is None else most
     searches: dict[int, SetSearch] = {}
+    # The number of sets that each direction examines in its turn grows from 200 to 200,000.
     slice_, examined = 200, 0
     while not run.is_over() and (limit is None or examined < limit):
         began = time.monotonic()
@@ -324,7 +347,8 @@ def _pack(
 ) -> None:
     """Run candidates of the kind ``packing`` on the live ranges of an order, each for ``seconds``, and report the plans.
 
-    ``work`` is the limit of each in a deterministic run, in seconds of an idle machine; by default ``seconds``.
+    It ends early if ``is_over`` returns True, or if an arena of minimal size is found for this order. ``work`` is the limit of
+    each candidate in a deterministic run, in seconds of an idle machine; by default ``seconds``.
     """
     load = load_bound(lives.packing)
     for candidate in candidates:

@@ -2,18 +2,22 @@
 once.
 
 The live bytes depend only on the set of operators that have run, not on the order in which they ran. An order is therefore a
-path through such sets. A *step* adds one operator to the set, and the peak of the order is the largest number of bytes that are
-live during a step. Let D be a set and f(D) the bytes that are live after it has run. The function f is submodular: if other
-operators run first, a step never frees fewer bytes.
+path through sets of operators. A *step* adds one operator to the set, and the *peak* of the order is the largest number of
+bytes that are live during a step. Let D be a set and f(D) the bytes that are live after it has run. The function f is
+submodular: if other operators run first, a step never frees fewer bytes.
 
 A *chain* S is a sequence of steps from D, each of which depends on the one before. It is *safe* if it raises no peak, ends with
 f(D + S) <= f(D), and stays above f(D) until then. Then no continuation gets worse by taking the chain at once, so that the best
-order is not lost. The shortest safe chain is a single step that frees at least what it writes. If a step of a chain makes
-another step possible that frees at least what it writes, that step is taken as well.
+order is not lost. The shortest safe chain is a single step that frees at least as many bytes as it allocates. If a step of a
+chain makes another step possible that frees at least as many bytes as it allocates, that step is taken as well.
 
-*Lazy* operators, which need nothing and write a single storage, run right before the first operator that reads the storage. The
-graph *backwards* in time is for orders that are built from the last operator to the first. There, a storage is allocated by the
-last operator that reads or writes it and freed by the first. The same code serves both directions.
+A *storage* is a tensor with bytes of its own, which its views share. *Lazy* operators, which need nothing and write a single
+storage, run right before the first operator that reads the storage. The graph *backwards* in time is for orders that are built
+from the last operator to the first. There, a storage is allocated by the last operator that reads or writes it and freed by the
+first, and an operator waits for its successors. The same code serves both directions; there are no lazy operators backwards.
+
+A set of operators is kept in *working arrays* (:class:`Room`), which the functions change. The functions check no arguments and
+raise no errors.
 """
 
 from __future__ import annotations
@@ -29,7 +33,7 @@ from stowplan.models.operator_order.structure import Structure
 Ints = NDArray[np.int64]
 Bits = NDArray[np.uint64]
 
-#: Largest number of steps of a chain.
+#: Largest number of steps of a chain, which limits the time for looking for one.
 CHAIN = 96
 
 
@@ -43,7 +47,7 @@ class Graph(NamedTuple):
     succ_start: Ints
     """[ops + 1] index of each operator's first entry in ``succ``."""
     succ: Ints
-    """Operators that wait for each operator."""
+    """Operators that wait for each operator: forwards in time those that depend on it, backwards those on which it depends."""
     waits: Ints
     """[ops] the number of operators that are not lazy and for which each operator waits."""
     is_lazy: Ints
@@ -65,7 +69,7 @@ class Graph(NamedTuple):
     pair_start: Ints
     """[ops + 1] index of each operator's first entry in ``pair``."""
     pair: Ints
-    """Storages whose bytes a result of each operator may take over (in place)."""
+    """Storages whose bytes a result of each operator may take over, so that both count only once (in place)."""
     backward: int
     """1 if operators run last to first, otherwise 0."""
 
@@ -119,13 +123,16 @@ class Room(NamedTuple):
     ready: Ints
     """[ops + 1] operators that may run next."""
     moves: Ints
-    """[ops + 1] operators that have run since the set was restored, in their order."""
+    """[ops + 1] *moves*: the operators that have run since the set was restored (:func:`restore`), in their order."""
     bits: Bits
     """[words] the set: one bit for each operator, 1 if it has run."""
 
 
 def room_for(graph: Graph, words: int) -> Room:
-    """The working arrays for a set of operators of a graph; a set takes ``words`` words of 64 bits."""
+    """Allocate the working arrays for a set of operators of a graph; a set takes ``words`` words of 64 bits.
+
+    The arrays have no content before :func:`restore`.
+    """
     n = len(graph.waits)
     rem, waits, ready, moves = (np.empty(count, np.int64) for count in (len(graph.rem), n, n + 1, n + 1))
     return Room(rem, waits, ready, moves, np.empty(words, np.uint64))
@@ -142,7 +149,9 @@ def copy_set(source: Bits2D, at: int, target: Bits2D, to: int) -> None:
 def weigh(g: Graph, rem: Ints, op: int) -> Any:
     """The triple (allocated, freed, saved) of bytes if ``op`` runs next, for the current ``rem`` [storages].
 
-    The saved bytes are those of results that may be written in place of an operand.
+    Lazy operators that ``op`` needs are included. The saved bytes are those of results that may be written in place of an
+    operand: while ``op`` runs, the live bytes grow by ``allocated - saved``; afterwards they have grown by
+    ``allocated - freed``.
     """
     come = go = saved = 0
     for k in range(g.touch_start[op], g.touch_start[op + 1]):
@@ -174,7 +183,8 @@ def run(
 ) -> Any:
     """Run ``op``, and before it the lazy operators that it needs; returns the new lengths of ``ready`` and ``moves``.
 
-    ``count`` and ``moved`` are the lengths before. Only operators with 1 in ``allowed`` [ops] become ready.
+    The arrays are those of :class:`Room`. ``count`` and ``moved`` are the lengths of ``ready`` and ``moves`` before. Only
+    operators with 1 in ``allowed`` [ops] become ready. ``op`` itself stays in ``ready``; callers skip operators that have run.
     """
     one = np.uint64(1)
     for k in range(g.touch_start[op], g.touch_start[op + 1]):
@@ -200,7 +210,10 @@ def run(
 
 @njit_inner
 def undo(g: Graph, rem: Ints, waits: Ints, bits: Bits, moves: Ints, moved: int, back_to: int) -> int:
-    """Undo the last moves until ``back_to`` of them are left; returns ``back_to``."""
+    """Undo the last of the ``moved`` moves until ``back_to`` of them are left; returns ``back_to``.
+
+    ``ready`` is not changed: the caller sets its length back.
+    """
     one = np.uint64(1)
     while moved > back_to:
         moved -= 1
@@ -216,13 +229,16 @@ def undo(g: Graph, rem: Ints, waits: Ints, bits: Bits, moves: Ints, moved: int, 
 
 @njit_inner
 def is_done(bits: Bits, op: int) -> bool:
-    """Whether an operator has run."""
+    """Whether an operator belongs to the set ``bits`` of operators that have run."""
     return bool((bits[op >> 6] >> np.uint64(op & 63)) & np.uint64(1))
 
 
 @njit_inner
 def restore(g: Graph, bits: Bits, rem: Ints, waits: Ints, ready: Ints, allowed: Ints) -> Any:
-    """Fill ``rem``, ``waits`` and ``ready`` for a set; returns the live bytes and the length of ``ready``."""
+    """Fill ``rem``, ``waits`` and ``ready`` for the set ``bits``; returns the live bytes and the length of ``ready``.
+
+    Only operators with 1 in ``allowed`` [ops] become ready, and lazy operators never do.
+    """
     n = len(waits)
     for storage in range(len(rem)):
         rem[storage] = g.rem[storage]
@@ -263,7 +279,8 @@ def settle(
 ) -> Any:
     """Take all safe steps and chains that need at most ``most`` bytes.
 
-    Returns the live bytes and the new lengths of ``ready`` and ``moves``.
+    ``live`` are the live bytes before, and ``count`` and ``moved`` the lengths of ``ready`` and ``moves``. Returns the live
+    bytes afterwards and the new lengths. Only operators with 1 in ``allowed`` [ops] are taken.
     """
     has_changed = True
     while has_changed:

@@ -1,7 +1,8 @@
 """Operator orders that differ as little as possible from an earlier plan.
 
 The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Operators and tensors
-are then matched by their ids.
+are then matched by their ids. A plan is an order of the operators and an offset for each tensor. The *peak* of an order is the
+largest number of bytes that are live at the same time, and the *arena* is the memory that holds all tensors at their offsets.
 """
 
 from __future__ import annotations
@@ -21,8 +22,15 @@ from stowplan.portfolio.packing.keep_close import near_offsets, offsets_by_eject
 class Changes:
     """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for operator order.
 
-    A decision is the position of an operator relative to the others. Offsets of tensors are no decisions: they depend on the
-    live ranges that result from an order, and are chosen after it.
+    A decision is the position of an operator relative to the others; its number is that of the operator. Offsets of tensors are
+    no decisions: they depend on the live ranges that result from an order, and are chosen after it.
+
+    Parameters
+    ----------
+    problem
+        The problem to solve.
+    given
+        The checked request with the earlier plan.
 
     Raises
     ------
@@ -40,7 +48,7 @@ class Changes:
         self._is_of_this = is_of_problem(problem, given)
         self._order: list[int] = list(earlier.order)
         self._offsets: list[int | None] = list(earlier.offsets)
-        #: The earlier plan as a plan of this problem.
+        #: The earlier plan as a plan of this problem. It may be invalid if the plan is for this problem but breaks its rules.
         self.start: Any = earlier
         if not self._is_of_this:
             if given.problem is None:
@@ -68,7 +76,10 @@ class Changes:
         }
 
     def groups(self, plan: Any, should_stop: Callable[[], bool]) -> list[frozenset[int]]:
-        """The moved operators. Each is a set of its own, since one operator can be moved back without others."""
+        """The moved operators. Each is a set of its own, since one operator can be moved back without others.
+
+        The list is empty if none moved. ``should_stop`` is kept for later calls of :meth:`reverted`.
+        """
         self._should_stop = should_stop
         return [frozenset([operator]) for operator in self._find_moved(plan)]
 
@@ -96,7 +107,7 @@ class Changes:
             yield lives.plan(offsets)
 
     def _find_moved(self, plan: Any) -> list[int]:
-        """A smallest set of operators such that all others have the same relative order in the earlier plan and in this one.
+        """The operators that moved: a smallest set such that all others have the same relative order in both plans.
 
         Operators that the earlier plan does not have are ignored.
         """

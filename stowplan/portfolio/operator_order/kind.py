@@ -2,7 +2,7 @@
 
 Its problems are graphs of operators; a plan is an order of the operators and an offset for each tensor. The objective is the
 *peak*, the largest number of bytes that are live at the same time. A *candidate* is one method that looks for plans or bounds.
-A *baseline* is a plan with which results are compared.
+A *baseline* is a plan with which results are compared. :class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Baseline, Candidate, Extras, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Extras, Highlight, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.operator_order.bounds import load_bound
 from stowplan.models.operator_order.plan import DECISIONS, Plan, offset_table
@@ -31,9 +31,10 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run, and whether in a thread or a process."""
 
     few_ops: int = 100
-    """Operators up to which candidates that compute baselines run in a thread of the calling process."""
+    """Number of operators up to which candidates that compute baselines run in a thread of the calling process."""
     small: int = 64
-    """Operators up to which the presolver runs, before all other candidates, and baselines are computed before the run."""
+    """Number of operators up to which the presolver runs, before all other candidates, and baselines are computed before the
+    run."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -76,7 +77,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
-    """The function that the candidate of this name runs."""
+    """The function of the candidate or the baseline of this name; raises KeyError for other names."""
     if name in BASELINES:
         return partial(baseline_candidate, name)
     from stowplan.portfolio.operator_order import candidates
@@ -128,7 +129,7 @@ KIND = Kind(
     assumptions=("free_inputs=yes",),
     facts=_facts,
     counts=("operators", "tensors"),
-    highlights=("arena", "in_place"),
+    highlights=(Highlight("arena", write=BYTES.write), Highlight("in_place")),
     identity=lambda problem: identify(problem, "live bytes", "least peak"),
     unit=BYTES,
     proven=_proven,

@@ -4,8 +4,13 @@ The *cut* of an operator (:mod:`stowplan.models.operator_order.bounds`) is, of a
 it, one with the fewest live bytes while it runs. Beam search looks only a few steps ahead, while the cut depends on the whole
 graph: it shows which branches to finish before the peak and which not to begin. :class:`Dividing` therefore splits a *stretch*,
 a range of the order around the peak, into the operators of the cut and the others, and orders each part by a beam in each
-direction of time. At first, the stretch is the whole order. :class:`Windows` puts the operators of short stretches into their
-best order. :mod:`.graph` explains graphs backwards in time and lazy operators.
+direction of time. At first, the stretch is the whole order. A *window* is a short stretch; :class:`Windows` puts its operators
+into their best order.
+
+The *peak* of an order is the largest number of bytes that are live while an operator runs. The *profile* of an order is an
+array with the live bytes while each operator runs, by position. An order is a list of the numbers of all operators.
+:mod:`.graph` explains graphs backwards in time and lazy operators, which need nothing and can wait until they are needed. The
+methods raise no errors.
 """
 
 from __future__ import annotations
@@ -27,25 +32,26 @@ class LocalSearchParameters(Parameters, frozen=True):
     """Parameters of local search."""
 
     widths: tuple[int, ...] = (2, 8, 32, 64)
-    """Beam widths in sets, which splits use one after the other."""
+    """Beam widths, in sets of operators, which splits use one after the other."""
     shortest: int = 24
-    """Operators of the shortest stretch that is split."""
+    """Number of operators in the shortest stretch that is split."""
     looked_at: int = 60
-    """Operators of a stretch, those with the most live bytes, one of which gives the cut."""
+    """Number of operators of a stretch, those with the most live bytes, among which the operator of the cut is chosen."""
     most: int = 600_000
-    """Operators of the order times beam width, at most."""
+    """Largest product of the number of operators and the beam width; the width is reduced to stay within it."""
     first: int = 16
-    """Operators of the first windows."""
+    """Number of operators in the first windows, on average."""
     longest: int = 400
-    """Operators of the longest windows."""
+    """Number of operators in the longest windows, on average."""
     sets: int = 4000
-    """Sets that the exact search of a window may examine."""
+    """Largest number of sets of operators that the exact search of a window examines."""
     most_cpsat: int = 60
-    """Operators of a window up to which CP-SAT is tried if the exact search does not finish."""
+    """Number of operators in a window up to which CP-SAT is tried if the exact search does not finish."""
     cpsat_seconds: float = 1.0
-    """Seconds for CP-SAT on a window. It is a limit on the time and on the deterministic time of CP-SAT."""
+    """Limit for CP-SAT on a window, both in seconds and in the deterministic seconds with which CP-SAT counts its work. In a
+    deterministic run, only the second limit counts."""
     memory: int = 60_000_000
-    """Bytes of the tables of the exact search of a window, at most."""
+    """Largest number of bytes of the tables of the exact search of a window."""
 
 
 PARAMS = parameters(LocalSearchParameters, __name__)
@@ -54,10 +60,12 @@ PARAMS = parameters(LocalSearchParameters, __name__)
 class Dividing:
     """Improves an order by splitting stretches of it at minimum cuts and ordering the parts anew.
 
+    Its attributes ``order`` and ``peak`` are the best order so far and its peak in bytes.
+
     Parameters
     ----------
     structure
-        The structure of the problem.
+        The problem as arrays.
     forwards, backwards
         Graphs of ``structure`` in both directions of time.
     order
@@ -86,12 +94,16 @@ class Dividing:
         self.adopt(order)
 
     def adopt(self, order: list[int]) -> None:
-        """Continue from an order."""
+        """Continue from an order, in which lazy operators are first moved to where they are needed."""
         self.order = normalize(self._forwards, order)
         self.peak = self._structure.peak(self.order)
 
     def step(self, should_stop: Callable[[], bool]) -> bool:
-        """Split one stretch; returns whether the peak is now lower, or fewer operators reach it."""
+        """Split one stretch; returns whether the peak is now lower, or fewer operators reach it.
+
+        If not, the order stays as it was. ``should_stop`` is asked in every beam; if it returns True, the step ends without a
+        result.
+        """
         profile = self._structure.profile(self.order)
         n = len(self.order)
         at = int(self._chance.choice(np.flatnonzero(profile == self.peak)))
@@ -103,6 +115,7 @@ class Dividing:
         if length < PARAMS.shortest:
             self._turn, length = 0, n
         first = int(np.clip(at - self._chance.integers(0, length), 0, n - length))
+        # The cut is that of an operator at the peak, or (in 40 % of the steps) of one whose cut is likely to be tight.
         by = self.order[at] if self._chance.random() < 0.6 else self._tightest(profile, first, first + length)
         split = self._split(first, first + length, by, max(1, min(width, PARAMS.most // n)), should_stop)
         if split is None or not self._is_better(split, profile):
@@ -114,7 +127,9 @@ class Dividing:
     def _tightest(self, profile: np.ndarray, first: int, last: int) -> int:
         """Of the operators with the most live bytes in a stretch, the one with the largest bound by its cut.
 
-        In every order, at least this number of bytes is live while the operator runs.
+        The *bound by the cut* of an operator is the number of bytes that are live while it runs in every order. Cuts take time,
+        so each call computes those of a random number of operators, and all that are known are compared. ``profile`` is the
+        profile of the order, and the stretch is ``[first, last)``.
         """
         highest = np.argsort(-profile[first:last], kind="stable")[: PARAMS.looked_at]
         fullest = [self.order[first + int(i)] for i in highest]
@@ -153,10 +168,13 @@ class Dividing:
     ) -> list[int] | None:
         """The best order of the operators ``among`` that a beam finds in either direction of time.
 
-        ``earlier`` and ``later`` are the operators before and after them. The result is None if no order stays within the peak.
+        ``earlier`` and ``later`` are the operators before and after them. The result is None if no order is found that stays
+        within the peak.
         """
         if not any(not self._forwards.is_lazy[op] for op in among):
             return among
+        # The beam ranks sets by the sum of peak and live bytes, or nearly by the peak alone. The whole order is split without
+        # noise, and shorter stretches with noise.
         weight = float(self._chance.choice([1.0, 1000.0]))
         noise = self._chance if self._turn > len(PARAMS.widths) else None
         best: tuple[int, list[int]] | None = None
@@ -173,10 +191,12 @@ class Dividing:
 class Windows:
     """Improves an order by exact search within windows of it, around its peak.
 
+    Its attributes ``order`` and ``peak`` are the best order so far and its peak in bytes.
+
     Parameters
     ----------
     structure
-        The structure of the problem.
+        The problem as arrays.
     graph
         The graph of ``structure``, forwards in time.
     order
@@ -205,12 +225,16 @@ class Windows:
         self.adopt(order)
 
     def adopt(self, order: list[int]) -> None:
-        """Continue from an order."""
+        """Continue from an order, in which lazy operators are first moved to where they are needed."""
         self.order = normalize(self._graph, order)
         self.peak = self._structure.peak(self.order)
 
     def step(self, should_stop: Callable[[], bool]) -> bool:
-        """Search one window; returns whether an order was found whose peak within the window is lower."""
+        """Search one window; returns whether an order was found whose peak within the window is lower.
+
+        If not, the order stays as it was. After six windows in a row without success, windows become half as long again. After
+        the longest, they have their first length again.
+        """
         profile = self._structure.profile(self.order)
         n = len(profile)
         highest = np.flatnonzero(profile == self.peak)
@@ -232,9 +256,10 @@ class Windows:
         return True
 
     def _best_within(self, first: int, last: int, should_stop: Callable[[], bool]) -> list[int] | None:
-        """An order whose peak within the window ``[first, last)`` is lower.
+        """An order of all operators whose peak within the window ``[first, last)`` is lower.
 
-        The result is None if there is no such order, or if the search takes too long.
+        The result is None if there is no such order, if the search takes too long, or if the window has fewer than three
+        operators besides lazy ones.
         """
         before, inside, after = self.order[:first], self.order[first:last], self.order[last:]
         members = set(inside)
@@ -256,7 +281,8 @@ class Windows:
     ) -> list[int] | None:
         """The order with the window improved by CP-SAT, which may succeed if the search over sets takes too long.
 
-        ``top`` are the most live bytes within the window. The result is None if CP-SAT finds no order with fewer.
+        ``before``, ``inside`` and ``after`` are the operators before, in and after the window. ``top`` is the largest number of
+        live bytes within the window. The result is None if CP-SAT finds no order with fewer.
         """
         from stowplan.models.operator_order.cpsat import order_stretch
 
@@ -274,6 +300,6 @@ class Windows:
         return None if order is None else [*before, *order, *after]
 
     def _is_read(self, op: int, members: set[int]) -> bool:
-        """Whether one of ``members`` waits for the operator."""
+        """Whether one of the operators ``members`` depends on the operator ``op``."""
         after = self._graph.succ[self._graph.succ_start[op] : self._graph.succ_start[op + 1]]
         return any(int(op) in members for op in after)

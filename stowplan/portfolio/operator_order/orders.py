@@ -1,7 +1,10 @@
 """Orders that compilers use, which need no search.
 
 Compilers run operators in the order of the input, or schedule them for memory. PyTorch's Inductor has three such schedules,
-which are reimplemented here. Each function returns an order in which the operators can run.
+which are reimplemented here. The functions that compute them take the
+:class:`~stowplan.models.operator_order.structure.Structure` of a problem and return the numbers of all operators, in an order
+in which they can run. An operator is *ready* if all operators on which it depends have run. A *storage* is a tensor with bytes
+of its own, which its views share. No function raises an error on purpose.
 """
 
 from __future__ import annotations
@@ -18,10 +21,15 @@ from stowplan.models.operator_order.structure import Structure, build, needed_fi
 from stowplan.portfolio.operator_order.arena import Lives
 
 Stop = Callable[[], bool]
+"""A function that is called now and then, and returns True if the caller should give up."""
 
 
 class _Lists:
-    """A structure as Python lists, which these algorithms read faster than arrays."""
+    """A structure as Python lists, which these algorithms read faster than arrays.
+
+    ``left`` has, for each storage, the number of operators that touch it, plus one if it is kept to the end. The other lists
+    are named as in the structure.
+    """
 
     def __init__(self, structure: Structure):
         def rows(start: np.ndarray, items: np.ndarray) -> list[list[int]]:
@@ -40,8 +48,9 @@ class _Lists:
 def least_memory_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
     """Inductor's ``lpmf``: run next the ready operator that raises the peak least.
 
-    Of several such operators, the one after which the fewest bytes are live runs next. An operator frees a storage if no other
-    operator is left that reads it. Returns None if ``should_stop`` returned True.
+    Of several such operators, the one after which the fewest bytes are live runs next, and among equal ones the first of the
+    input. An operator frees a storage if no other operator is left that reads or writes it. Returns None if ``should_stop``
+    returned True.
     """
     lists = _Lists(structure)
     n = structure.ops
@@ -76,9 +85,10 @@ def least_memory_first(structure: Structure, should_stop: Stop = lambda: False) 
 
 
 def breadth_first(structure: Structure, should_stop: Stop = lambda: False) -> list[int] | None:
-    """Inductor's ``bfs``: run next the ready operator whose predecessors ran first.
+    """Inductor's ``bfs``: run next the ready operator whose predecessors ran earliest.
 
-    Returns None if ``should_stop`` returned True.
+    Two operators are compared by the sorted positions of their predecessors, then by their positions in the input. Returns None
+    if ``should_stop`` returned True.
     """
     lists = _Lists(structure)
     waits = [len(needed) for needed in lists.pred]
@@ -105,7 +115,9 @@ def depth_first(structure: Structure) -> list[int]:
     return needed_first(structure, sorted(range(structure.ops), key=lambda op: -weight[op]))
 
 
-#: The baselines by name, the fastest first. Each function takes a structure and a stop function.
+#: The functions that compute the orders of the baselines, by name, the fastest first. A *baseline* is a plan with which results
+#: are compared. Each function takes a structure and a stop function. ``given`` is the order of the input, in which operators
+#: that come too late are moved to where they are needed.
 BASELINES: dict[str, Callable[[Structure, Stop], list[int] | None]] = {
     "given": lambda structure, should_stop: stable_order(structure),
     "bfs": breadth_first,
@@ -115,7 +127,10 @@ BASELINES: dict[str, Callable[[Structure, Stop], list[int] | None]] = {
 
 
 def baseline_candidate(name: str, problem: Problem, context: Context) -> None:
-    """The candidate that computes one baseline alone."""
+    """The candidate that computes the plan of the baseline ``name`` and nothing else.
+
+    It reports no plan if it is stopped. Raises KeyError if there is no baseline of this name.
+    """
     structure = build(problem)
     order = BASELINES[name](structure, context.closed)
     if order is not None:

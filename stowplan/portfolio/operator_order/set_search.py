@@ -1,9 +1,11 @@
 """Exact search for an order of minimal peak: compiled best-first search over the sets of operators that have run.
 
-A *node* is a set of operators that have run, together with the operator that runs next. Nodes are expanded by ascending peak.
-The peak of the first node in the heap is therefore a lower bound of the peak of every order, and the first complete set has a
-minimal peak. A set is *closed* when a node that leads to it has been expanded. :mod:`.graph` explains steps that are safe to
-take at once, lazy operators and graphs backwards in time.
+A *node* is a set of operators that have run, together with the operator that runs next. Its *peak* is the largest number of
+bytes that are live until this operator has run. Nodes are expanded by ascending peak. The peak of the first node in the heap is
+therefore a lower bound of the peak of every order, and the first complete set has a minimal peak. A set is *closed* when a node
+that leads to it has been expanded. Its *parent* is the set of the expanded node, and its *moves* are the operators that lead
+from the parent to it: the operator of the node, and steps that are safe to take at once. :mod:`.graph` explains these steps,
+lazy operators and graphs backwards in time.
 """
 
 from __future__ import annotations
@@ -22,34 +24,36 @@ class SetSearchParameters(Parameters, frozen=True):
     """Parameters of the search over sets."""
 
     memory: int = 400_000_000
-    """Bytes of the tables of a search, at most."""
+    """Largest number of bytes of the tables of a search."""
     fewest: int = 1 << 10
-    """Sets in the first, smallest tables."""
+    """Number of sets for which the first, smallest tables have room."""
     slice: int = 3_000_000
-    """Operators times sets between two calls of ``should_stop``."""
+    """Number of sets that are examined between two calls of ``should_stop``, times the number of operators."""
 
 
 PARAMS = parameters(SetSearchParameters, __name__)
 
 
-#: Outcomes of a search: it is not finished, it found an order, it proved that no order stays below ``upper``, or its tables are
-#: full.
+#: Outcomes of a search, in this order: it is not finished; it found an order; it proved that no order has a peak below
+#: ``upper``; or its tables are full and may not grow.
 RUNNING, FOUND, EXHAUSTED, FULL = 0, 1, 2, 3
 
-#: Indices of ``state`` of :func:`search_sets`: the numbers of closed sets, nodes, heap entries and moves in the pool; the bound
-#: in bytes; the set that completes an order; and the number of expanded nodes.
+#: Indices of ``state`` of :func:`search_sets`, in this order: the numbers of closed sets, nodes, heap entries and moves in the
+#: pool; the bound in bytes; the number of the set that completes an order; and the number of expanded nodes.
 CLOSED, NODES, HEAP, MOVES, BOUND, GOAL, POPS = range(7)
 
 
 class Nodes(NamedTuple):
-    """The nodes of the search: each is a closed set with an operator that runs next."""
+    """The nodes of the search: each is a closed set with an operator that runs next. Node 0 is the start, without an
+    operator."""
 
     key: Ints
     """[nodes] peak, in bytes."""
     live: Ints
     """[nodes] live bytes after the operator."""
     of: Ints2D
-    """[nodes, 3] number of operators that have run after the step, parent set, and operator that runs next."""
+    """[nodes, 3] number of operators that have run after the node's operator, number of the closed set, and operator that runs
+    next (-1 for none)."""
     hashes: Bits2D
     """[nodes, 2] two hashes of the set after the operator."""
     heap: Ints
@@ -59,20 +63,23 @@ class Nodes(NamedTuple):
 
 
 class Sets(NamedTuple):
-    """The closed sets of the search."""
+    """The closed sets of the search. Set 0 has the operators that had run before the search."""
 
     bits: Bits2D
     """[sets, words] one bit for each operator, 1 if it has run."""
     moves: Ints2D
-    """[sets, 3] parent set, index of the first move in the pool, and number of moves."""
+    """[sets, 3] number of the parent set (-1 for none), index of the first move in the pool, and number of moves."""
     pool: Ints
-    """The moves of all sets, that is, the operators that ran after the parent set."""
+    """The moves of all sets, one set after the other, as numbers of operators."""
     table: Ints
     """Hash table of the sets, whose entries are their numbers; -1 for a free entry."""
 
 
 class SetSearch:
     """A search for an order from one set of operators to another. It can be interrupted and continued.
+
+    Its attribute ``outcome`` is RUNNING until the search ends. The attribute ``upper`` may be lowered between two calls of
+    :meth:`run`.
 
     Parameters
     ----------
@@ -83,9 +90,9 @@ class SetSearch:
     upper
         Number of bytes below which the peak must be.
     done
-        Operators that have run before.
+        Operators that have run before; backwards in time, those that run afterwards.
     among
-        Operators that are to run; by default all that have not run.
+        Operators that are to run; by default all that are not in ``done``.
     memory
         Largest number of bytes of the tables, which grow as needed.
     """
@@ -108,6 +115,7 @@ class SetSearch:
         self._goal = n if among is None else len(done) + len(among)
         # Sets are hashed with random numbers of their operators. Lazy operators are members of sets as well.
         self._random = np.random.default_rng(20_240_607).integers(0, 1 << 63, (n, 2), np.int64).astype(np.uint64)
+        # Each set takes about 700 bytes for itself and its nodes (:meth:`_allocate`), and 8 bytes for each word of its bits.
         self._most = max(PARAMS.fewest, int(memory / (8 * self._words + 700)))
         self._room = room_for(graph, self._words)
         self._state = np.zeros(7, np.int64)
@@ -133,7 +141,8 @@ class SetSearch:
     def run(self, should_stop: Callable[[], bool], sets: int | None = None) -> int:
         """Search until there is an outcome, ``should_stop`` returns True, or ``sets`` more sets are examined.
 
-        Returns the outcome, which is RUNNING if the search is not finished.
+        Returns the outcome (RUNNING, FOUND, EXHAUSTED or FULL), which is RUNNING if the search can be continued. A finished
+        search returns its outcome again.
         """
         slice_ = max(20, PARAMS.slice // (len(self._graph.waits) + 50))
         until = None if sets is None else self.sets + sets
@@ -157,7 +166,10 @@ class SetSearch:
         return self.outcome
 
     def order(self) -> list[int]:
-        """The order that was found, from the first operator to the last."""
+        """The order that was found, from the first operator to the last, without the operators ``done``.
+
+        The outcome must be FOUND; otherwise the list is empty.
+        """
         parts: list[Ints] = []
         at = int(self._state[GOAL])
         while at > 0:
@@ -187,7 +199,7 @@ class SetSearch:
         )
 
     def _grow(self) -> None:
-        """Replace the tables by larger ones with the same content."""
+        """Replace the tables by ones with the same content that have room for four times as many sets, within the memory."""
         before = *self._nodes[:-1], *self._sets[:-1]
         self._allocate(min(self._most, 4 * (len(self._sets.moves) - 2)))
         for old, new in zip(before, (*self._nodes[:-1], *self._sets[:-1]), strict=True):
@@ -244,11 +256,12 @@ def _pop(heap: Ints, size: int, key: Ints, done: Ints, live: Ints) -> int:
 def search_sets(
     g: Graph, allowed: Ints, goal: int, upper: int, pops: int, random: Bits2D, state: Ints, nodes: Nodes, sets: Sets, room: Room
 ) -> int:
-    """Expand up to ``pops`` nodes, best first; returns an outcome.
+    """Expand up to ``pops`` nodes, best first; returns an outcome (RUNNING, FOUND, EXHAUSTED or FULL).
 
-    ``goal`` is the number of operators that have run at the end. Orders whose peak is ``upper`` bytes or more are dropped.
-    ``random`` [ops, 2] has random numbers for hashing. ``state`` (with the indices :data:`CLOSED` and so on), ``nodes`` and
-    ``sets`` keep the search from one call to the next.
+    ``goal`` is the number of operators that have run at the end, and ``allowed`` [ops] is 1 for operators that may run. Orders
+    whose peak is ``upper`` bytes or more are dropped. ``random`` [ops, 2] has random numbers for hashing. ``state`` (with the
+    indices :data:`CLOSED` and so on), ``nodes`` and ``sets`` keep the search from one call to the next. ``room`` is scratch
+    space.
     """
     # The arrays are unpacked, because numba would count references to the members of a tuple in every iteration.
     node_key, node_live, node, node_hash, heap, node_table = nodes
@@ -353,7 +366,8 @@ def search_sets(
 
 @njit
 def _refill(state: Ints, random: Bits2D, nodes: Nodes, sets: Sets) -> None:
-    """Rebuild the hash tables of a search. Of nodes with equal sets, the latest one, which has the lowest peak, is entered."""
+    """Rebuild the hash tables of a search. Of nodes that lead to equal sets, the latest one, which has the lowest peak, is
+    entered."""
     closed_bits, closed_table, node_hash, node_table = sets.bits, sets.table, nodes.hashes, nodes.table
     closed_mask, node_mask = len(closed_table) - 1, len(node_table) - 1
     for at in range(1, state[CLOSED]):

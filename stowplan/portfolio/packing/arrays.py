@@ -1,7 +1,9 @@
 """A packing problem as arrays of integers, on which the compiled search works.
 
-To make the search quick, moments that make no difference are removed from the time axis, sizes are divided by their greatest
-common divisor, and the problem can be split into parts that are packed independently.
+To make the search quick, moments that make no difference are removed from the time axis, and sizes are divided by their
+greatest common divisor. The problem can also be split into parts that are packed independently. A *gap* is a time within the
+life of a buffer in which it takes no bytes. An *overlap* permits a buffer, the *result*, to share bytes with a buffer that is
+still live, the *operand*. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Data:
-    """The buffers of a problem, or of an independent part of it, as arrays of int64. *n* is the number of buffers.
+    """The buffers of a problem, or of an independent part of it, as arrays of int64. *n* is the number of buffers that are not
+    left out.
 
     Time is compressed to *sections*, numbered from 0. They are the moments at which the set of live buffers is maximal, that
     is, not contained in the set of another moment nearby. Two buffers are live at the same time if and only if they share a
@@ -39,7 +42,7 @@ class Data:
     fixed: Ints
     """[n] fixed offset in units, -1 if the buffer may go anywhere."""
     life: Ints
-    """[n] length of the life span in the problem's own time, which is not compressed."""
+    """[n] length of the life span, with its gaps, in the problem's own time, which is not compressed."""
     piece: Ints
     """[n + 1] the life of buffer i has the pieces ``piece[i]`` to ``piece[i + 1] - 1``; several if it has gaps."""
     first: Ints
@@ -53,8 +56,9 @@ class Data:
     overlaps: Ints
     """[overlaps, 4] the pairs of buffers that may share bytes although both are live. The columns are the result, the operand
     whose bytes it may share, their separation, and a flag. The separation is the least distance in units from the result's
-    offset up to the operand's if the result is the lower one; it may be negative. The flag is 1 if the two may share bytes only
-    at the same offset, otherwise 0."""
+    offset up to the operand's if the result is the lower one. It may be negative; then the result may even start above the
+    operand. The flag is 1, and the separation is 0, if the two may share bytes only at the same offset. Otherwise the flag is
+    0."""
 
     @property
     def begin(self) -> Ints:
@@ -77,7 +81,7 @@ class Data:
         return len(self.size) > 0 and not self.has_gaps and not len(self.overlaps) and bool((self.fixed < 0).all())
 
     def load(self) -> Ints:
-        """[sections] Sum of the sizes of the buffers that are live in each section, in units."""
+        """[sections] the sum of the sizes of the buffers that are live in each section, in units."""
         change = np.zeros(self.sections + 1, np.int64)
         sizes = np.repeat(self.size, np.diff(self.piece))
         np.add.at(change, self.first, sizes)
@@ -137,8 +141,10 @@ def _sections(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
 
 
 def parts(data: Data) -> list[Data]:
-    """The parts of the problem that can be packed independently. Two sections are in different parts if there is a border
-    between them that no buffer's life crosses."""
+    """The parts of the problem that can be packed independently, by time; empty if there are no buffers.
+
+    Two sections are in different parts if there is a border between them that no buffer's life, gaps included, crosses.
+    """
     covered = np.zeros(data.sections + 1, np.int64)
     np.add.at(covered, data.begin + 1, 1)
     np.add.at(covered, data.end, -1)
@@ -164,8 +170,8 @@ def select(data: Data, chosen: Ints) -> Data:
 
 
 def neighbours(data: Data) -> tuple[Ints, Ints]:
-    """Arrays (start, others): ``others[start[i] : start[i + 1]]`` are the buffers that are live at the same time as buffer
-    i."""
+    """Arrays (start [n + 1], others): ``others[start[i] : start[i + 1]]`` are the buffers, in ascending order, that are live at
+    the same time as buffer i."""
     live = np.zeros((len(data.size), data.sections), np.float32)
     for i in range(len(data.size)):
         for at in range(int(data.piece[i]), int(data.piece[i + 1])):
@@ -177,7 +183,10 @@ def neighbours(data: Data) -> tuple[Ints, Ints]:
 
 
 def export_plan(problem: Problem, data: Data, offsets: Ints) -> Plan:
-    """The plan in which the buffers have the given offsets, [n] in units."""
+    """The plan in which the buffers have the given offsets, [n] in units.
+
+    Buffers of 0 bytes, which are not in ``data``, get their fixed offset, or offset 0. The plan is not checked.
+    """
     offsets_in_bytes = np.fromiter((buffer.offset or 0 for buffer in problem.buffers), np.int64, len(problem.buffers))
     offsets_in_bytes[data.numbers] = offsets * data.unit
     return make_plan(problem, offsets_in_bytes.tolist())

@@ -1,21 +1,22 @@
 """Beam search from the bottom up: it extends many partial packings in parallel and keeps those that waste least.
 
-A *state* is a partial packing. It consists of a skyline, that is, how high the placed buffers reach in each section, and of the
-buffers that wait to be placed. A *valley* is a lowest stretch of the skyline. A state has two kinds of successors. Either the
-first valley takes a buffer whose life lies within it, or the whole valley is raised to its lower neighbour. If it takes a
-buffer, the part of the valley before that buffer is *closed*, that is, raised to the top of the buffer or to the neighbour
-before the valley, whichever is lower.
+Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The
+*load* of a section is the sum of the sizes of the buffers that are live in it. A *state* is a partial packing. It consists of a
+skyline, that is, how high the placed buffers reach in each section, and of the buffers that wait to be placed. A *valley* is a
+lowest stretch of the skyline. A state has two kinds of successors. Either the first valley takes a buffer whose life lies
+within it, or the whole valley is raised to its lower neighbour. If it takes a buffer, the part of the valley before that buffer
+is *closed*, that is, raised to the top of the buffer or to the neighbour before the valley, whichever is lower.
 
-For a given height, every section can waste at most the height minus its load. A state is dropped once some section has wasted
-more. The others are ranked by three quantities: the waste, weighted so that it counts more in sections that can spare less; the
-area that the placed buffers cover; and how long these buffers live, because buffers with short lives are easily placed later.
-Of several states that have placed the same buffers, only the best is kept. Beam search guided by waste is among the best
-methods for strip packing and cutting (Libralesso and Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO
-challenge glass cutting problem", 2021).
+The *waste* of a section is the number of units below its skyline that no buffer takes. For a given height, every section can
+waste at most the height minus its load. A state is dropped once some section has wasted more. The remaining states are ranked
+by three quantities: the waste, weighted so that it counts more in sections that can spare less; the area that the placed
+buffers cover; and how long these buffers live, because buffers with short lives are easily placed later. Of several states that
+have placed the same buffers, only the best is kept. Beam search guided by waste is among the best methods for strip packing and
+cutting (Libralesso and Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO challenge glass cutting problem",
+2021).
 
 :class:`Part` runs beams of many widths, forwards and backwards in time, at the bound and at heights between the bound and the
-best plan. Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of
-buffers.
+best plan. Nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ class BeamParameters(Parameters, frozen=True):
     """Parameters of beam search."""
 
     successors: int = 40
-    """Successors of all states of a level, divided by the beam width, that are examined at most."""
+    """Largest number of successors that are examined on a level, divided by the beam width."""
     spare: float = 0.01
-    """Part of the height that is added to what a section can waste. Without it, the first unit that the fullest section wastes
-    would outweigh everything else.
+    """Fraction of the height that is added to the waste that a section can spare, when waste is weighted. Without it, the first
+    unit that the fullest section wastes would outweigh everything else.
     """
     numbers: int = 12_000_000
-    """Integers and floats that the arrays of all states have at most, which limits the beam width."""
+    """Largest number of integers and floats in the arrays of all states, which limits the beam width."""
     at_bound: int = 1000
     """Width in states of the narrowest beam at the bound or capacity; the widths of restarts follow Luby's sequence."""
     above: int = 300
@@ -61,15 +62,17 @@ class BeamParameters(Parameters, frozen=True):
     other. A beam that finds no plan at the bound mostly finds one there.
     """
     halves: tuple[int, ...] = (5, 6, 4, 5, 8)
-    """Twice the exponent of the mean life in the score of a state. The runs take these values in turn."""
+    """Twice the exponent of the mean life of the placed buffers in the score of a state. The runs take these values in turn."""
     noises: tuple[float, ...] = (0.0, 0.1, 0.1, 0.05)
-    """Largest part of the score of a state that is added to it at random. Every two runs take the next of these values."""
+    """Largest fraction of a state's score that is added to the score at random. Every two runs take the next of these
+    values."""
 
 
 PARAMS = parameters(BeamParameters, __name__)
 
 
-#: Waste that is added to every state, so that states without any waste can still be compared by area and lives.
+#: Weighted waste that is added to every state, so that states without any waste can still be compared by area and lives. It is
+#: small compared with the weight of all the waste that a section can spare, which is about 1.
 _BASE_WASTE = 0.01
 
 
@@ -154,18 +157,20 @@ class Beam:
         width
             Beam width in states, at most :attr:`widest`.
         halves
-            Twice the exponent of the mean life in the score of a state: how much it counts to have placed long lives.
+            Twice the exponent of the mean life of the placed buffers in the score of a state. The larger it is, the more it
+            counts to have placed buffers with long lives.
         chance
-            Source of the noise, and of the random numbers that sets of buffers are hashed with.
+            Source of the noise, and of the random numbers with which sets of buffers are hashed.
         noise
-            Largest part of the score of a state that is added to it at random.
+            Largest fraction of a state's score that is added to the score at random.
         should_stop
-            Called after each level of the beam, that is, after each placed buffer.
+            Called before each level of the beam, that is, before each placed buffer; True ends the search without a plan.
 
         Returns
         -------
         tuple
-            Offsets [n] in units, or None if no plan was found; and the number of states in all levels.
+            Offsets [n] in units, or None if no plan was found; and the number of states in all levels, which is 0 if the load
+            exceeds the height.
         """
         n, sections = len(self._order), self._sections
         width = min(width, self.widest)
@@ -234,7 +239,7 @@ def _raise(level: Ints, state: int, since: int, until: int, wall: int) -> None:
 
 @njit_inner
 def _lower_wall(level: Ints, state: int, since: int, until: int, sections: int) -> int:
-    """Level of the lower neighbour of a valley; ``_FAR`` if the valley has no neighbour."""
+    """Level, in units, of the lower neighbour of a valley; ``_FAR`` if the valley has no neighbour."""
     wall = _FAR if since == 0 else level[state, since - 1]
     return wall if until == sections else min(wall, level[state, until])
 
@@ -252,18 +257,22 @@ def expand(
     score: Floats,
     raised: Ints2D,
 ) -> int:
-    """Find the successors of ``count`` states; returns the number of successors.
+    """Find the successors of ``count`` states; returns the number of successors, at most the length of ``score``.
 
     Parameters
     ----------
+    count
+        Number of states, the first ones of ``states``.
     height
         Largest height of the plan, in units.
+    buffers, states
+        The buffers, and the states of the level.
     waste_weight
         [sections + 1] prefix sums of the weight of a unit of waste in each section.
     depth
-        Number of placed buffers.
+        Number of buffers that each state has placed.
     halves
-        Twice the exponent of the mean life in the score.
+        Twice the exponent of the mean life of the placed buffers in the score.
     children
         [3, most successors] output: for each successor the state that it comes from, how often the valley was raised, and the
         placed buffer.
@@ -349,7 +358,11 @@ def next_level(
     Parameters
     ----------
     ranked
-        The successors in ``children``, best first.
+        The successors, as columns of ``children``, best first.
+    height, buffers, waste_weight, children
+        As in :func:`expand`.
+    old, new
+        The states of this level, and the states of the next one, which are written.
     buffer_hashes
         [n] random number of each buffer, for hashing sets of buffers.
     table
@@ -425,7 +438,10 @@ def next_level(
 
 @dataclass
 class Part(canonical.Part):
-    """Beam search for one independent part of a problem without gaps, fixed offsets and overlaps."""
+    """Beam search for one independent part of a problem without gaps, fixed offsets and overlaps.
+
+    It has the interface of :class:`stowplan.portfolio.packing.canonical.Part`, but it never raises the bound.
+    """
 
     should_stop: Callable[[], bool] = lambda: False
     """Called after each level of a beam."""
@@ -443,7 +459,8 @@ class Part(canonical.Part):
         """The height to try next, and the width of the beam in states.
 
         The height is the capacity, if there is one. Otherwise it is the bound or some height between the bound and the best
-        plan, whichever of the two has taken less work so far.
+        plan, whichever of the two has taken fewer states so far. ``capacity`` (None for none) and ``floor``, a lower bound of
+        the height of the whole problem, are in units.
         """
         self._at_bound = capacity is not None or self.best is None or self._spent[True] <= self._spent[False]
         turn = self._turn = next(self._turns[self._at_bound])
@@ -455,9 +472,10 @@ class Part(canonical.Part):
         )
 
     def run(self, height: int, length: int) -> int:
-        """Run one beam of width ``length`` for a plan within ``height``; returns the number of its states.
+        """Run one beam of width ``length`` for a plan within ``height`` units; returns the number of its states.
 
-        The number is at least the width, because a beam that ends at once has still paid for its arrays.
+        A plan that is found is adopted. The number is at least the width, because a beam that ends at once has still taken time
+        for its arrays.
         """
         turn = self._turn
         self.runs += 1

@@ -1,13 +1,16 @@
 """The candidates for packing, as functions of (problem, context).
 
-A *candidate* is one method of a run of ``solve``, which reports plans and bounds to its context. If the problem has a capacity,
-any plan within it is as good as another, so all candidates end with the first one. That is not so for problems with reuse
-penalties, which have candidates of their own (:mod:`.penalties`). Candidates of other kinds, such as operator order, call these
-functions for packing problems of their own (:class:`InnerRun`).
+A *candidate* is one method of a run of ``solve``. It returns nothing and raises no errors of its own: it reports plans and
+bounds to its :class:`~stowplan.kernel.context.Context`. If the problem has a capacity, any plan within it is as good as
+another, so all candidates end with the first one. This does not hold for problems with *reuse penalties*, costs of pairs of
+buffers that share bytes one after the other. They have candidates of their own (:mod:`.penalties`). Candidates of other kinds,
+such as operator order, call these functions for packing problems of their own (:class:`InnerRun`).
 
 An *overlap* permits a buffer to share bytes with one that is still live. A *gap* is a time within the life of a buffer in which
-it takes no bytes. The *load* of a moment is the sum of the sizes of the buffers that are live; its maximum is a lower bound of
-the height. Buffers, units and sections are those of :class:`stowplan.portfolio.packing.arrays.Data`.
+it takes no bytes. The *height* of a plan is the highest address that it uses. The *load* of a moment is the sum of the sizes of
+the buffers that are live; its maximum is a lower bound of the height. Buffers, units and sections are those of
+:class:`stowplan.portfolio.packing.arrays.Data`. *Climbing* is local search over the order in which buffers are placed
+(:mod:`.search`), and placing *from the bottom up* fills the lowest place first (:mod:`.skyline`).
 """
 
 from __future__ import annotations
@@ -41,20 +44,22 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the candidates."""
 
     least_rounds: int = 8
-    """Placements of all buffers from the bottom up that a deterministic run makes at least."""
+    """Least number of placements of all buffers from the bottom up in a deterministic run."""
     climbs_before_beams: int = 60
-    """Rounds of hill climbing over orders before beam search starts."""
+    """Number of rounds of hill climbing over orders before beam search starts."""
     few_buffers: int = 1500
-    """Buffers up to which they are placed in simple orders, which compares all pairs and is slow if there are more."""
+    """Number of buffers up to which they are placed in simple orders, which compares all pairs and is slow if there are
+    more."""
     many_buffers: int = 200_000
-    """Buffers above which placing from the peaks is skipped, because it may run long without looking at the clock."""
+    """Number of buffers above which placing from the peaks is skipped, because it may run long without looking at the clock."""
     few_orders: tuple[int, ...] = (0, 2)
-    """Numbers of the orders (:func:`.orders.greedy_keys`) from which ``climb`` starts: by size, and by size and by the number
-    of sections that a buffer lives through."""
+    """Numbers of the orders (:func:`.orders.greedy_keys`) from which ``climb`` starts: by size, and by the number of sections
+    that a buffer lives through."""
     apart_share: float = 0.7
     """Part of the remaining time in which a candidate looks for plans without overlaps, if the problem has overlaps."""
     quick_placed: int = 40_000
-    """Buffers that the presolver places while it improves its best plan without overlaps: some tenths of a second."""
+    """Number of single buffers that the presolver places while it improves its best plan without overlaps; it takes some tenths
+    of a second."""
     explain_seconds: float = 3.0
     """Seconds that the search for an explanation of an infeasible problem may take even if the proof was quicker."""
 
@@ -80,8 +85,9 @@ def apart(problem: Problem, context: Context) -> None:
 def _run_without_overlaps(find: Search, problem: Problem, context: Context, source: str) -> None:
     """Run the candidate ``find`` on the problem without its overlaps, then improve the best plan by hill climbing with them.
 
-    Every plan without overlaps is also valid with them. In a deterministic run, ``find`` does all the work that it would do on
-    the problem without overlaps, so that permitting overlaps never makes its plan higher.
+    Plans are reported under the name ``source``. Every plan without overlaps is also valid with them. In a deterministic run,
+    ``find`` does all the work that it would do on the problem without overlaps, so that permitting overlaps never makes its
+    plan higher.
     """
     if report_if_overloaded(context, find_overload(problem)):
         return
@@ -104,7 +110,10 @@ def _run_without_overlaps(find: Search, problem: Problem, context: Context, sour
 def _climb_with_overlaps(
     problem: Problem, context: Context, data: Data, offsets: Ints, rounds: int | None, source: str
 ) -> None:
-    """Hill climbing on the problem with its overlaps, from the plan with ``offsets`` [n], in units."""
+    """Hill climbing on the problem with its overlaps, from the plan with ``offsets`` [n], in units.
+
+    ``rounds`` is the largest number of rounds, None for no limit; plans are reported under the name ``source``.
+    """
     report = functools.partial(_report_plan, problem, context, data)
     HeuristicSearch(data, _target(problem, data), context.seed(), report, context.closed).climb_from(offsets, source, rounds)
 
@@ -112,7 +121,8 @@ def _climb_with_overlaps(
 def _without_overlap_support(source: str) -> Callable[[Search], Search]:
     """Decorator for candidates that do not support overlaps: they solve the problem without its overlaps.
 
-    :func:`_run_without_overlaps` says how. Their bounds, which hold only for plans without overlaps, are not reported.
+    :func:`_run_without_overlaps` says how. Their bounds, which hold only for plans without overlaps, are not reported. Problems
+    without overlaps are passed on unchanged. ``source`` is the name under which plans are reported.
     """
 
     def decorate(find: Search) -> Search:
@@ -139,7 +149,8 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
     """Place outward from one or several peaks of the load (:mod:`.peaks`), with stacks of several kinds.
 
     Afterwards go on with random variations as long as no other candidate has found a lower plan. Deterministic runs make no
-    random variations.
+    random variations. Nothing is done for data that is not plain
+    (:attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`).
     """
     if len(problem.buffers) > PARAMS.many_buffers or report_if_overloaded(context, find_overload(problem)):
         return
@@ -166,7 +177,8 @@ def _place_from_peaks(problem: Problem, context: Context) -> None:
 
 
 def _search(problem: Problem, context: Context, chosen_orders: Collection[int], source: str, stream: int) -> None:
-    """Search by beams, skylines or orders, whichever suits the problem.
+    """Search by beams (:mod:`.beam`), from the bottom up, or by orders, whichever suits the number and the lives of the
+    buffers.
 
     ``chosen_orders`` are the numbers of the orders to use, ``source`` is the name under which plans are reported, and
     ``stream`` is the stream of random numbers (:meth:`Context.seed`).
@@ -203,12 +215,19 @@ def exact(problem: Problem, context: Context) -> None:
 
 @_without_overlap_support("canonical2")
 def canonical2(problem: Problem, context: Context) -> None:
-    """A second exact search with other orders. How long a search takes is a matter of luck, and the luckier one ends sooner."""
+    """A second exact search with other random orders and no simple ones.
+
+    How long a search takes is a matter of luck, so that the first of two ends sooner on average than one alone.
+    """
     _exact(problem, context, "canonical2", 1, simple_orders=False)
 
 
 def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, simple_orders: bool = True) -> None:
-    """Exact search with the random numbers of one stream; ``simple_orders`` says whether it begins with simple orders."""
+    """Exact search with the random numbers of one stream (:meth:`Context.seed`).
+
+    ``simple_orders`` says whether it begins with orders by single features of the buffers. It reports under the name
+    ``source``, also a proof that no plan fits into the capacity.
+    """
     began = time.monotonic()
     if report_if_overloaded(context, find_overload(problem)):
         return
@@ -223,7 +242,10 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
 
 @_without_overlap_support("beam2")
 def beam2(problem: Problem, context: Context) -> None:
-    """A second beam search with another seed, because how long a search takes is a matter of luck."""
+    """A second beam search with another seed, because how long a search takes is a matter of luck.
+
+    It supports neither gaps nor fixed offsets.
+    """
     if not report_if_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         if len(data.size) > 0:
@@ -231,9 +253,10 @@ def beam2(problem: Problem, context: Context) -> None:
 
 
 def _search_by_beams(problem: Problem, context: Context, data: Data, source: str, stream: int = 0) -> None:
-    """Place in simple orders, climb from the best for a few rounds, then run beam search.
+    """Place in simple orders, climb from the best for a few rounds, then run beam search (:mod:`.beam`).
 
-    The first of the simple orders makes the plan of the baseline ``greedy``.
+    The first of the simple orders makes the plan of the baseline ``greedy``. ``stream`` chooses the random numbers
+    (:meth:`Context.seed`).
     """
     best: Ints | None = None
 
@@ -253,9 +276,9 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
 
 
 def _report_plan(problem: Problem, context: Context, data: Data, height: int, offsets: Ints, source: str) -> None:
-    """Report a plan if its ``height``, in units, is within the capacity.
+    """Report a plan under the name ``source`` if its ``height``, in units, is within the capacity.
 
-    If the baseline ``greedy`` exceeds the capacity, report that it has no plan.
+    If the source is the baseline ``greedy`` and its plan exceeds the capacity, report that the baseline has no plan.
     """
     if problem.capacity is None or height * data.unit <= problem.capacity:
         context.plan(arrays.export_plan(problem, data, offsets), source)
@@ -264,9 +287,10 @@ def _report_plan(problem: Problem, context: Context, data: Data, height: int, of
 
 
 def _run_and_report(problem: Problem, context: Context, data: Data, search: canonical.CanonicalSearch, source: str) -> None:
-    """Run a search that raises the bound and lowers the height until they meet.
+    """Run a search that raises the bound and lowers the height until they meet, or until the time or the work is used up.
 
-    Each better plan and bound is reported. The search also receives the plans and bounds of other candidates.
+    Each better plan and bound is reported under the name ``source``. The search also receives the plans and bounds of other
+    candidates, except in a deterministic run.
     """
 
     def improved() -> None:
@@ -298,9 +322,10 @@ def _run_and_report(problem: Problem, context: Context, data: Data, search: cano
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small problems with overlaps: simple orders, a few rounds of climbing, then the CP-SAT model.
+    """The presolver, which runs before all other candidates on small problems with overlaps.
 
-    The heuristics run twice: with the overlaps, and without them followed by hill climbing with them.
+    It places in simple orders, climbs for a few rounds, and solves the CP-SAT model for at most 1.5 seconds. The heuristics run
+    twice: with the overlaps, and without them followed by hill climbing with them. They are left out if the run has none.
     """
     if includes_heuristics(context) and not report_if_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
@@ -331,12 +356,15 @@ def presolve(problem: Problem, context: Context) -> None:
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """The CP-SAT model, with the best plan so far as its hint."""
+    """Solve the CP-SAT model; the solver starts from the best plan so far, if there is one."""
     _solve_model(problem, context)
 
 
 def _solve_model(problem: Problem, context: Context, seconds: float | None = None) -> None:
-    """Solve the CP-SAT model, for at most ``seconds`` if that is not None, and report its plans, bounds and proofs."""
+    """Solve the CP-SAT model, and report its plans, bounds and proofs.
+
+    ``seconds`` is its time limit; None for the time that the candidate has.
+    """
     if report_if_overloaded(context, find_overload(problem)):
         return
     from stowplan.models.packing import cpsat as model
@@ -368,7 +396,7 @@ def _explain(problem: Problem, context: Context, source: str, began: float) -> N
 
 
 def _capacity(problem: Problem, data: Data) -> int | None:
-    """The capacity in units, rounded down."""
+    """The capacity in units, rounded down; None if the problem has none."""
     return None if problem.capacity is None else problem.capacity // data.unit
 
 
@@ -378,19 +406,22 @@ def _target(problem: Problem, data: Data) -> int:
 
 
 def in_units(plan: Plan, data: Data) -> Ints:
-    """The offsets [n] of a plan in units, in the order of ``data``."""
+    """The offsets [n] of a plan in units, in the order of ``data``; a rest of bytes in an offset is dropped."""
     return np.array(plan.offsets, np.int64)[data.numbers] // data.unit
 
 
 class InnerRun(Context):
     """A context for candidates of packing that another candidate calls: it keeps their best plan and reports nothing.
 
+    Its attribute ``best`` is the best plan, None if there is none. Its attribute ``lower_bound`` is the best bound in bytes,
+    None if any plan will do.
+
     Parameters
     ----------
     outer
         The context of the calling candidate.
     seconds
-        How long to search, in seconds.
+        How long to search, in seconds. In a deterministic run, the time does not count.
     work
         The work limit in a deterministic run, in seconds of an idle machine; ``seconds`` if it is None.
     bound
@@ -435,11 +466,11 @@ class InnerRun(Context):
             self.lower_bound = max(bound, self.lower_bound)
 
     def proven_infeasible(self, source: str, why: dict[str, Any] | None = None) -> None:
-        """Keep the reason why no plan fits."""
+        """Keep the reason why no plan fits, in :attr:`why`; without details, it becomes an empty dictionary."""
         self.why = why or {}
 
     def incumbent(self) -> tuple[Plan | None, int | None]:
-        """The best plan and bound so far."""
+        """The best plan and bound of this run so far, each of them None if there is none."""
         return self.best, self.lower_bound
 
     def closed(self) -> bool:
@@ -447,7 +478,7 @@ class InnerRun(Context):
         return self._is_late() or self.is_settled or self._is_over()
 
     def remaining(self) -> float:
-        """Seconds left."""
+        """Seconds until the end of ``seconds``, never negative."""
         return max(0.0, self._end - time.monotonic())
 
 
@@ -460,6 +491,8 @@ class _RunWithoutOverlaps(InnerRun):
         The problem with overlaps.
     source
         The name under which plans are reported.
+    outer, seconds, bound
+        As in :class:`InnerRun`.
     """
 
     def __init__(self, problem: Problem, source: str, outer: Context, seconds: float, *, bound: int | None):

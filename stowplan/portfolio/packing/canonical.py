@@ -1,12 +1,14 @@
 """Exact search over canonical plans with restarts: it raises the bound from below and lowers the height from above.
 
-A plan is *canonical* if no buffer can be moved lower by itself (:mod:`stowplan.portfolio.packing.depth_first`). Each run of the
-depth-first search looks for a plan within some height between the bound and the best height. The same scheme drives beam search
-(:mod:`.beam`), which finds plans and proves nothing. If no plan fits into the capacity, :func:`find_conflict` explains why: it
-returns a span of time and a set of buffers that cannot be packed in it, both as small as possible.
+A plan is *canonical* if no buffer can be moved lower by itself (:mod:`stowplan.portfolio.packing.depth_first`). Each *run* of
+the depth-first search looks for a plan within some height between the bound and the best height, and ends at a limit of *nodes*
+(partial plans). The same scheme drives beam search (:mod:`.beam`), which finds plans and proves nothing. If no plan fits into
+the capacity, :func:`find_conflict` explains why: it returns a span of time and a set of buffers that cannot be packed in it,
+both as small as possible.
 
-Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`. A *part* is a set of buffers whose
-lives do not meet those of the others, so that it can be packed independently.
+Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. A
+*part* is a set of buffers whose lives do not meet those of any other buffer, so that it can be packed independently. Overlaps
+are not supported. Nothing in this module raises an error, except as stated.
 """
 
 from __future__ import annotations
@@ -31,21 +33,24 @@ class TreeSearchParameters(Parameters, frozen=True):
     """Parameters of the tree search."""
 
     shortest_run: int = 3000
-    """Nodes of the shortest run; the lengths of restarts follow Luby's sequence."""
+    """Largest number of nodes of the shortest run; the lengths of restarts follow Luby's sequence (:func:`luby`)."""
     aims: tuple[float, ...] = (1.0, 0.7, 0.85)
     """Parts of the way from the bound (0) to one unit below the best height (1). Runs that do not look for a plan at the bound
     look for one at these heights, one after the other. At one of them a plan may be found at once, although one a little lower
     is out of reach."""
     bound_runs: int = 64
-    """Runs at the bound after which only every fourth run is there. Before, every second run is at the bound, because it is
-    often the optimum."""
+    """Number of runs at the bound after which only every fourth run looks for a plan there. Before, every second run does,
+    because the bound is often the optimum."""
 
 
 PARAMS = parameters(TreeSearchParameters, __name__)
 
 
 def luby(number: int) -> int:
-    """Term ``number`` (from 1) of 1, 1, 2, 1, 1, 2, 4, ... (Luby, Sinclair and Zuckerman 1993)."""
+    """Term ``number`` (from 1) of Luby's sequence 1, 1, 2, 1, 1, 2, 4, ... (Luby, Sinclair and Zuckerman 1993).
+
+    It is a good sequence of lengths for a search that is restarted. ``number`` must be at least 1.
+    """
     power = number.bit_length()
     return 1 << (power - 1) if number == (1 << power) - 1 else luby(number - (1 << (power - 1)) + 1)
 
@@ -102,8 +107,8 @@ class Part:
     def run(self, height: int, length: int) -> int:
         """Search for a plan within ``height`` units; returns the number of nodes.
 
-        ``length`` limits the nodes, as a multiple of the shortest run. If a plan is found, it is adopted. If it is proven that
-        there is none, the bound is raised.
+        ``length`` limits the nodes, as a multiple of :attr:`TreeSearchParameters.shortest_run`. If a plan is found, it is
+        adopted. If it is proven that there is none, the bound is raised. If the limit comes first, neither happens.
         """
         self.runs += 1
         order = orders.by_key(self.data, next(self._keys))
@@ -115,7 +120,7 @@ class Part:
         return nodes
 
     def adopt(self, offsets: Ints) -> None:
-        """Keep a plan if it is lower than the best so far."""
+        """Keep a plan, given by its offsets [n] in units, if it is lower than the best so far."""
         top = int((offsets + self.data.size).max())
         if self.best is None or top < self.best:
             self.best, self.offsets = top, offsets
@@ -155,7 +160,10 @@ class CanonicalSearch:
         return self.infeasible or (self.height is not None and self.height <= good_enough)
 
     def step(self) -> int:
-        """Make one run on a part without a plan or, if all parts have one, on the highest; returns the number of nodes."""
+        """Make one run on a part without a plan or, if all parts have one, on the highest; returns the number of nodes.
+
+        Raises ValueError if every part has a plan that is good enough.
+        """
         good_enough = self.bound if self.capacity is None else self.capacity
         waiting = [part for part in self.parts if part.best is None or part.best > good_enough]
         part = min(waiting, key=lambda run: (run.best is not None, run.runs if run.best is None else -run.best))
@@ -164,7 +172,7 @@ class CanonicalSearch:
     def adopt(self, data: Data, offsets: Ints) -> None:
         """Adopt a plan of the whole problem in those parts in which it is lower than the best plan so far.
 
-        ``offsets`` [n], in units, belong to the buffers of ``data``.
+        ``data`` has all buffers of the problem, and ``offsets`` [n] are their offsets in units.
         """
         index = {int(number): at for at, number in enumerate(data.numbers)}
         for part in self.parts:
@@ -173,7 +181,8 @@ class CanonicalSearch:
     def run(self, improved: Callable[[], None], should_stop: Callable[[], bool], node_limit: int | None = None) -> int:
         """Search until the search is finished or stopped, or has used ``node_limit`` nodes; returns the number of nodes.
 
-        ``improved`` is called after each better plan or bound.
+        ``improved`` is called after each better plan or bound. ``should_stop`` is called before each run. With a
+        ``node_limit`` of None, only these two end the search.
         """
         nodes = 0
         # ``should_stop`` comes first, because it may also pass on a plan or a bound of another candidate.
@@ -235,7 +244,7 @@ _NAMED = 6
 
 @dataclass(frozen=True)
 class Conflict:
-    """Buffers that do not fit into the capacity during a span of time, wherever all other buffers are placed."""
+    """Buffers that do not fit into the capacity during a span of time, wherever the remaining buffers are placed."""
 
     start: int
     """First moment of the span, which is half-open: ``[start, end)``."""
@@ -262,7 +271,10 @@ class Conflict:
 
 
 def clip(problem: Problem, numbers: Sequence[int], start: int, end: int) -> Problem:
-    """The problem with only the buffers ``numbers``, and with only the part of their lives that lies in ``[start, end)``."""
+    """The problem with only the buffers ``numbers``, and with only the part of their lives that lies in ``[start, end)``.
+
+    Buffers that take no bytes in this span are left out.
+    """
     clipped: list[Buffer] = []
     for number in numbers:
         buffer = problem.buffers[number]
@@ -275,6 +287,8 @@ def clip(problem: Problem, numbers: Sequence[int], start: int, end: int) -> Prob
 
 def find_conflict(problem: Problem, seed: int, node_limit: int, should_stop: Callable[[], bool]) -> Conflict:
     """Find a small conflict: shorten the span of time, then leave out buffers, as long as the rest provably does not fit.
+
+    The result means nothing for a problem that has a plan.
 
     Parameters
     ----------
@@ -301,6 +315,7 @@ class _DeletionFilter:
         self._is_incomplete = False
 
     def run(self) -> Conflict:
+        """Find the conflict."""
         moments = sorted({moment for buffer in self._problem.buffers for piece in buffer.pieces for moment in piece})
         numbers = [number for number, buffer in enumerate(self._problem.buffers) if buffer.size > 0]
         # Buffers that do not fit in a span do not fit in a longer one either, so bisection finds both ends of the shortest
@@ -327,7 +342,10 @@ class _DeletionFilter:
         return Conflict(start, end, tuple(sorted(remaining)), not self._is_incomplete)
 
     def _refuted(self, numbers: Sequence[int], begin: int, end: int) -> bool:
-        """Whether a search proves that the buffers ``numbers`` do not fit between two moments."""
+        """Whether counting bytes or a search proves that the buffers ``numbers`` do not fit between two moments.
+
+        It is False as well if a limit ends the search; the conflict is then marked as not irreducible.
+        """
         if self._should_stop():
             self._is_incomplete = True
             return False

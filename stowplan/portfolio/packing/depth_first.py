@@ -3,7 +3,8 @@
 :func:`canonical_search` describes the method. Buffers, pieces, sections and units are those of
 :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The *neighbours* of a buffer are those that are
 live at the same time. A buffer is *open* as long as it is not placed. The *place* of an open buffer is the lowest offset above
-its placed neighbours.
+its placed neighbours; that of a buffer with a fixed offset is this offset. A *node* is a partial packing that the search
+examines. A *candidate* is a buffer that may be placed next. Nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class Frame:
 
 
 class PreparedBuffers:
-    """The buffers of one part of a problem, prepared for many searches."""
+    """The buffers of one part of a problem, prepared for many searches. Overlaps are ignored: live buffers share no bytes."""
 
     def __init__(self, data: Data):
         self.data = data
@@ -149,7 +150,7 @@ class PreparedBuffers:
         capacity
             Largest height of the plan, in units.
         order
-            [n] order in which buffers of equal offset are placed.
+            [n] indices of all buffers, in the order in which buffers of equal offset are placed.
         limit
             Largest number of nodes.
 
@@ -186,6 +187,7 @@ def _room(n: int, others: int) -> int:
 
 
 def _lists(columns: dict[str, Ints]) -> dict[str, list[int]]:
+    """Arrays by name, as lists."""
     return {name: column.tolist() for name, column in columns.items()}
 
 
@@ -206,11 +208,12 @@ def canonical_search(
     """Depth-first search for a plan within ``capacity``; returns (FOUND, EXHAUSTED or LIMIT, number of nodes).
 
     A plan is canonical if no single buffer can be moved lower. If there is a plan, there is a canonical one. Canonical plans
-    are built by placing buffers in the order of their offsets, buffers of equal offset in the order of their ranks, each at the
-    lowest offset above its placed neighbours (Moffitt, "MiniMalloc", ASPLOS 2023). The order allows five ways of pruning:
+    are built by placing buffers in the order of their offsets, each at the lowest offset above its placed neighbours (Moffitt,
+    "MiniMalloc", ASPLOS 2023). Buffers of equal offset are placed in the order of their ranks. The *last placement* is the
+    buffer that was placed last. The order allows five ways of pruning:
 
-    - An open buffer whose place is below the last placement was passed over: it can only go on top of a neighbour that is
-      still open.
+    - An open buffer whose place is below the offset of the last placement was passed over: it can only go on top of a neighbour
+      that is still open.
     - If some open buffer fits below the place of a candidate, the candidate is not tried, because the open buffer would have to
       be placed first.
     - In each section, all open buffers together must fit above the lowest place that any of them can still get.
@@ -222,8 +225,9 @@ def canonical_search(
     members of the section are examined only when the watched buffer no longer can.
 
     ``buffers``, ``sections`` and ``frames`` are the tables that :meth:`PreparedBuffers.search` makes, and they are modified. If
-    the outcome is FOUND, the buffers have their offsets. ``others`` is the list of all neighbours, ``members`` that of all
-    members of sections. ``limit`` is the largest number of nodes; ``room`` is scratch space of the length :func:`_room`.
+    the outcome is FOUND, the buffers have their offsets. ``order`` [n] has the buffers by rank. ``first`` and ``last`` are the
+    arrays of :class:`~stowplan.portfolio.packing.arrays.Data`. ``others`` is the list of all neighbours, ``members`` that of
+    all members of sections. ``limit`` is the largest number of nodes; ``room`` is scratch space of the length :func:`_room`.
     """
     n = len(order)
     failed_last = 0

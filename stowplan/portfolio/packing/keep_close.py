@@ -1,8 +1,9 @@
 """Packings that differ as little as possible from an earlier plan: within a limit on the height, few buffers are moved.
 
-The option ``--keep-close`` names the earlier plan. Buffers are matched with those of the earlier plan by their ids. Offsets
-with few changes are found by an ejection heuristic and by an exact model. Other kinds whose plans have offsets use these
-functions as well.
+The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Buffers are matched with
+those of the earlier plan by their ids. Offsets with few changes are found by an *ejection heuristic*, which moves buffers out
+of the way of others, and by an exact model. Other kinds whose plans have offsets use these functions as well; there a *space*
+is one of several memories, such as a bank or a tier. The functions raise no errors, except as stated.
 """
 
 from __future__ import annotations
@@ -26,15 +27,21 @@ from stowplan.parameters import Parameters, parameters
 class Changes(ByValues):
     """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for packing.
 
-    There is one decision for each buffer: its offset.
+    There is one decision for each buffer: its offset. The decision's number is the buffer's position in the problem. The
+    constructor raises UsageError as :meth:`match_values` does.
     """
 
     what = "buffer"
 
     def match_values(self, given: KeepClose) -> Sequence[int | None]:
-        """The earlier offset in bytes of each buffer, found by its id; None for a buffer that the earlier plan does not have.
+        """The offset in bytes of each buffer in a plan of an earlier version of the problem, found by the buffer's id.
 
-        Raises UsageError if the earlier plan does not name its buffers and its problem is not given.
+        It is None for a buffer that the earlier plan does not have.
+
+        Raises
+        ------
+        UsageError
+            The earlier plan does not name its buffers, and the earlier version of the problem is not given.
         """
         earlier: Plan = given.plan
         buffers = earlier.buffers or (given.problem.buffers if given.problem is not None else ())
@@ -49,16 +56,19 @@ class Changes(ByValues):
         return offsets
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """The plan with the offsets ``values``."""
+        """The plan with the offsets ``values`` in bytes, which is not checked; ``near`` is not used."""
         problem = self.problem
         return msgspec.structs.replace(make_plan(problem, values), buffers=problem.buffers, name=problem.name)
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """Returns a function from a buffer to the buffers that occupy its earlier place in ``plan``."""
+        """Returns a function from a buffer to the other buffers that occupy bytes of its earlier place in ``plan``."""
         return colliding(buffer_boxes(self.problem, self.earlier), buffer_boxes(self.problem, plan.offsets))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Yields plans whose objective is at most ``ceiling``, with fewer and fewer changed offsets."""
+        """Yields plans with fewer and fewer changed offsets, whose height is at most ``ceiling`` bytes and within the capacity.
+
+        With reuse penalties, only the capacity limits the height.
+        """
         # With reuse penalties, the ceiling is a cost and says nothing about heights.
         limits = (self.problem.capacity, None if self.problem.penalties else ceiling)
         problem = with_capacity(self.problem, min(limit for limit in limits if limit is not None))
@@ -70,11 +80,11 @@ class KeepCloseParameters(Parameters, frozen=True):
     """Parameters of the search for plans close to an earlier one."""
 
     exact_buffers: int = 1500
-    """Buffers below which the exact model is solved."""
+    """Number of buffers below which the exact model is solved."""
     rounds: int = 8
-    """Placements for each buffer on average, after which the ejection heuristic gives up."""
+    """Number of placements, divided by the number of buffers, after which the ejection heuristic gives up."""
     most_buffers: int = 6000
-    """Buffers below which the ejection heuristic runs, because it has a list of the neighbours of every buffer."""
+    """Number of buffers below which the ejection heuristic runs, because it has a list of the neighbours of every buffer."""
 
 
 PARAMS = parameters(KeepCloseParameters, __name__)
@@ -96,7 +106,7 @@ class Boxes(NamedTuple):
 
 
 def boxes(rows: Iterable[tuple[int, int, int, int, int]]) -> Boxes:
-    """Boxes from rows (owner, start, end, low, high)."""
+    """Boxes from rows (owner, start, end, low, high), which have the meaning of the fields of :class:`Boxes`."""
     table = np.array(list(rows), np.int64).reshape(-1, 5)
     return Boxes(*(table[:, column].copy() for column in range(5)))
 
@@ -111,7 +121,10 @@ def buffer_boxes(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
 
 
 def colliding(earlier: Boxes, later: Boxes) -> Callable[[int], list[int]]:
-    """Returns a function from a decision to the other decisions whose boxes in ``later`` intersect its boxes in ``earlier``."""
+    """Returns a function from a decision to the other decisions whose boxes in ``later`` intersect its boxes in ``earlier``.
+
+    The function returns ascending numbers. They are none if the decision has no box in ``earlier``.
+    """
     order = np.argsort(earlier.owner, kind="stable")
     sorted_owners = earlier.owner[order]
 
@@ -132,14 +145,16 @@ def near_offsets(
 ) -> Iterator[tuple[int, ...]]:
     """Yield lists of offsets in bytes, each with fewer changes from the earlier ones than ``current`` and the list before.
 
+    Nothing is yielded if nothing changed, or if no better offsets are found.
+
     Parameters
     ----------
     problem
-        A problem whose capacity, in bytes, limits the height.
+        A problem whose capacity, in bytes, limits the height. Without a capacity, AssertionError is raised.
     earlier
-        The earlier offset of each buffer; None for a buffer without one.
+        The earlier offset of each buffer in bytes; None for a buffer without one.
     current
-        Valid offsets to start from.
+        Valid offsets in bytes to start from.
     budget
         Limits of time and work.
     parts
@@ -181,6 +196,8 @@ def near_places(
 ) -> Iterator[list[Place]]:
     """Yield lists of places in the same spaces, each with fewer changed offsets than the list before.
 
+    It is the same list object every time, which changes between yields, so a caller that keeps one must copy it.
+
     Parameters
     ----------
     places
@@ -188,7 +205,7 @@ def near_places(
     earlier
         The earlier place of each decision; None for a decision without one.
     spaces
-        Number of spaces.
+        Number of spaces; the spaces are numbered from 0.
     packed_in
         Function of a space and the decisions in it. It returns a packing problem whose last buffers are those of the decisions;
         buffers with fixed offsets may precede them.
@@ -216,10 +233,10 @@ def near_places(
 
 
 def stacked_boxes(capacities: Iterable[int], rows: Iterable[tuple[int, int, int, Place, int]]) -> Boxes:
-    """Boxes from rows (owner, start, end, place, size). Spaces, with their ``capacities`` in bytes, are put one above the
-    other.
+    """Boxes from rows (owner, start, end, place, size in bytes). Spaces, with their ``capacities`` in bytes, are put one above
+    the other.
 
-    Boxes of different spaces therefore never meet.
+    Boxes of different spaces therefore never meet, provided that they lie within the capacities.
     """
     base = [0, *accumulate(capacities)]
     return boxes(
@@ -243,18 +260,19 @@ def offsets_by_ejection(
 ) -> tuple[int, ...] | None:
     """Offsets in bytes within the capacity, found by an ejection heuristic; None if it finds no place for some buffer.
 
-    At first, buffers get their earlier offsets, the largest first, unless they collide with a buffer that has its offset
-    already. Each of the others then goes where it costs least to eject the buffers in its way, which are placed anew in turn. A
-    buffer that is ejected often becomes more expensive to eject.
+    At first, buffers get their fixed or earlier offsets, unless they collide with a buffer that has its offset already. Fixed
+    buffers come first, then those with the largest size times life. Each remaining buffer then goes where it costs least to
+    eject the buffers in its way, which are placed anew in turn. The cost of ejecting a buffer is 2 at first, or 1 if it has no
+    earlier offset, and grows by half each time that the buffer is ejected.
 
     Parameters
     ----------
     problem
-        A problem with a capacity.
+        A problem with a capacity. Without one, AssertionError is raised.
     earlier
-        The earlier offset of each buffer; None for a buffer without one.
+        The earlier offset of each buffer in bytes; None for a buffer without one.
     should_stop
-        Function that says whether to give up.
+        Function that says whether to give up; the result is then None.
     """
     assert problem.capacity is not None
     ceiling, buffers = problem.capacity, problem.buffers
@@ -323,10 +341,10 @@ def offsets_by_ejection(
 
 
 def _places(problem: Problem, number: int, neighbours: list[int], placed_at: list[int | None], ceiling: int) -> list[int]:
-    """The offsets in bytes to try for a buffer, ascending.
+    """The offsets in bytes to try for a buffer, ascending; empty if it does not fit into ``ceiling`` bytes.
 
-    They are the bottom and the top of the capacity, and the offsets right above and right below each placed neighbour. A buffer
-    with a fixed offset has only this one.
+    They are the lowest and the highest possible offset, and the offsets right above and right below each placed neighbour. A
+    buffer with a fixed offset has only this one.
     """
     buffer = problem.buffers[number]
     if buffer.offset is not None:

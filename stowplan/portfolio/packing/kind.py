@@ -4,7 +4,8 @@ A problem is a set of buffers, each with a size and a live range; a plan gives e
 without a capacity asks for the smallest arena, and one with a capacity for any plan within it. Three features of a problem
 decide which candidates run. *Gaps* are times within a live range in which the buffer takes no bytes. *Overlaps* permit a buffer
 to share bytes with one that is still live. *Reuse penalties* are costs of pairs of buffers that share bytes one after the
-other; then the problem asks for the least sum of costs within the capacity.
+other; then the problem asks for the least sum of costs within the capacity. A problem is *plain* if it has neither gaps nor
+fixed offsets. :class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
 """
 
 from __future__ import annotations
@@ -34,19 +35,24 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run, and whether in a thread or a process."""
 
     exact_buffers: int = 1500
-    """Buffers up to which exact searches run. They have tables of all pairs of buffers, and with more buffers they prove
-    nothing within minutes."""
+    """Number of buffers up to which exact searches run. They have tables of all pairs of buffers, and with more buffers they
+    prove nothing within minutes."""
     few_penalties: int = 1000
-    """Reuse penalties up to which the problem counts as easy: the presolver runs, and exact methods get most of the time."""
+    """Number of reuse penalties up to which a problem of at most ``few_buffers`` buffers counts as easy. Then the presolver
+    runs, and exact methods get most of the time."""
     few_buffers: int = 300
-    """Buffers up to which the greedy baseline takes only milliseconds, so that it runs in a thread of the caller's process."""
+    """Number of buffers up to which the greedy baseline takes only milliseconds, so that it runs in a thread of the caller's
+    process."""
 
 
 PARAMS = parameters(StartParameters, __name__)
 
 
 def _plan_of_hints(problem: Problem) -> Plan | None:
-    """The plan in which every buffer is at the offset of its hint; None if a buffer has no hint or the plan is not valid."""
+    """The plan in which every buffer is at the offset of its hint (``Buffer.hint``).
+
+    It is None if a buffer has no hint, if there are no buffers, or if the plan is not valid.
+    """
     offsets = tuple(buffer.hint for buffer in problem.buffers if buffer.hint is not None)
     if not offsets or len(offsets) < len(problem.buffers):
         return None
@@ -124,6 +130,7 @@ def _greedy_candidate(problem: Problem) -> Candidate:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
+    """The function of the candidate of this name; raises KeyError for other names."""
     from stowplan.portfolio.packing import candidates, penalties, quick
 
     return {
@@ -142,6 +149,10 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
+    """Details for the result: sizes and the load in bytes, penalties, and with a plan the bytes that overlaps share.
+
+    Without a plan, they explain why none exists, if counting bytes proves it.
+    """
     facts: dict[str, Any] = {
         "buffers": len(problem.buffers),
         "capacity": problem.capacity,
@@ -167,7 +178,10 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def _helpless(problem: Problem) -> tuple[str, ...]:
-    """The rules that cannot help if there is no plan: those that the reason does not depend on, if it needs no search."""
+    """The rules that could be changed without any plan becoming possible, as names in ``KIND.assumptions``.
+
+    They are named only if a search is not needed to see that no plan exists.
+    """
     is_overloaded = problem.capacity is not None and peak_load(problem) > problem.capacity
     enough = None if problem.capacity is None else max(problem.capacity, load_bound(problem))
     is_clash = find_overload(msgspec.structs.replace(problem, capacity=enough)) is not None

@@ -1,7 +1,9 @@
 """Keys by which buffers are sorted before they are placed: combinations of features that make a buffer hard to place.
 
-Sections are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The *load* of a section
-is the sum of the sizes of the buffers that are live in it. The *pressure* of a buffer is the largest load during its life.
+A *key* [n] gives every buffer a number, and buffers with larger numbers are placed earlier. Sections are those of
+:class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The *load* of a section is the sum of the sizes
+of the buffers that are live in it. The *pressure* of a buffer is the largest load during its life. There must be at least one
+buffer. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -53,8 +55,8 @@ def by_key(data: Data, key: Floats) -> Ints:
     return np.lexsort((-key, data.fixed < 0)).astype(np.int64)
 
 
-#: For each greedy order: the row of a second feature, its weight (that of the size is 1 less it), and the weight of the
-#: pressure. The first order sorts by size alone.
+#: For each greedy order: the row of a second feature in :func:`features`; its weight w, while the size has the weight 1 - w;
+#: and the weight of the pressure. The first order sorts by size alone. The weights are tuned.
 _RECIPES = ((1, 0.0, 0.0), (3, 1.0, 0.0), (2, 1.0, 0.0), (1, 0.95, 0.0), (1, 0.2, 3.0), (2, 0.5, 3.0), (1, 0.5, 0.0))
 
 #: Number of the greedy order that starts with the buffers that are live at the peak of the load.
@@ -62,7 +64,11 @@ PEAK = len(_RECIPES)
 
 
 def greedy_keys(data: Data) -> Iterator[Floats]:
-    """Keys [n] of the greedy orders. Number :data:`PEAK` starts with the buffers live at the peak, then sorts by size."""
+    """Yield the keys [n] of the greedy orders, numbers 0 to :data:`PEAK`.
+
+    Number :data:`PEAK`, the last one, starts with the buffers that are live in a section of the largest load. Both these and
+    the remaining buffers are sorted by size.
+    """
     rows, pressures = features(data), pressure(data)
     for row, weight, pressure_weight in _RECIPES:
         yield (1 - weight) * rows[0] + weight * rows[row] + pressure_weight * pressures
@@ -72,7 +78,8 @@ def greedy_keys(data: Data) -> Iterator[Floats]:
 def random_keys(data: Data, seed: int, simple: bool = True) -> Iterator[Floats]:
     """An endless sequence of random keys [n].
 
-    If ``simple`` is set, it starts with single features, first combined with the pressure and then alone.
+    If ``simple`` is set, it starts with single features, first combined with the pressure and then alone. ``seed`` is the seed
+    of the other keys, which are random mixes of features.
     """
     rows, pressures = features(data), pressure(data)
     for row in (1, 4, 2, 3, 5) if simple else ():

@@ -1,16 +1,16 @@
 """Placement outward from the peaks of the load, so that little is wasted where memory is scarcest.
 
-The *load* of a section is the sum of the sizes of the buffers that are live in it, and a *peak* is a section of high load. The
-buffers that are live at a peak are stacked without a hole. From there the placement *sweeps* through time in both directions,
-like an allocator at run time: a buffer that ends leaves a hole, and each new buffer takes the tightest hole. The waste of such
-a sweep grows with the distance from the peak, while the load falls.
+Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The
+*load* of a section is the sum of the sizes of the buffers that are live in it, and a *peak* is a section of high load. The
+buffers that are live at a peak are piled up without free space between them; this is a *stack*. From there the placement
+*sweeps* through time in both directions, like an allocator at run time: a buffer that ends leaves a *hole*, a free range of
+offsets, and each new buffer takes the smallest hole that is large enough. The waste of such a sweep grows with the distance
+from the peak, while the load falls.
 
 If several peaks lie farther apart than twice the longest life, each has a stack of its own. Two sweeps then start between two
 peaks and meet at the moment of the least load between them; the second one avoids the buffers of the first. Stacks are built in
 several ways, since the best way for one side need not be the best for the other. Dynamic programming from peak to peak finds
-the ways that go best together.
-
-Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
+the ways that go best together. Nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -38,17 +38,19 @@ class PeaksParameters(Parameters, frozen=True):
     counts: tuple[int, ...] = (1, 2, 3, 5, 8, 13)
     """Numbers of peaks to place from, which are tried one after the other. The highest peaks are used."""
     least_peak: float = 0.8
-    """Part of the largest load that a section must reach to count as a peak."""
+    """Fraction of the largest load that a section must reach to count as a peak."""
     lower: float = 0.02
-    """Part of the largest load by which the load of a section is lowered at most before peaks are found, in random rounds."""
+    """Largest fraction of the largest load by which a random placement lowers the load of a section before it looks for
+    peaks."""
     shuffle: tuple[float, ...] = (0.0, 0.003, 0.02)
-    """Standard deviations of the noise in the order of a stack, as parts of the number of sections. Each random round chooses
-    one of them."""
+    """Standard deviations of the noise in the order of a stack, as fractions of the number of sections. Each random placement
+    chooses one of them."""
 
 
 PARAMS = parameters(PeaksParameters, __name__)
 
-#: Numbers of the ways to stack the buffers at a peak (:meth:`Peaks._stack`): the best two ways, and all of them.
+#: Numbers of the ways to stack the buffers at a peak (:meth:`Peaks._stack`): the two ways that are best on most problems, and
+#: all of them, in the order in which they are tried.
 _FEW_WAYS, WAYS = (0, 1), (2, 3, 4, 0, 1)
 
 
@@ -73,7 +75,7 @@ class Peaks:
     target
         Height in units that is good enough.
     seed
-        Seed of the random rounds.
+        Seed of the random placements (``at_random`` of :meth:`place`).
     should_stop
         Function that is called before each sweep and says whether to give up.
     """
@@ -100,7 +102,7 @@ class Peaks:
         Parameters
         ----------
         count
-            Number of peaks to place from, the highest ones.
+            Largest number of peaks to place from, the highest ones. There are fewer if not so many sections are high enough.
         ways
             Numbers of the ways to stack the buffers that are live at a peak.
         limit
@@ -144,7 +146,8 @@ class Peaks:
         return height, offsets
 
     def _find_peaks(self, load: Ints, count: int) -> list[int]:
-        """The sections of the highest load, so far apart that no buffer meets the buffers of two peaks."""
+        """At most ``count`` sections of the highest load, highest first, so far apart that no buffer is live at the same time
+        as the buffers of two peaks."""
         distance = 2 * self._longest
         remaining, threshold = load.copy(), PARAMS.least_peak * load.max()
         peaks: list[int] = []
@@ -176,7 +179,7 @@ class Peaks:
         return Side(int(top), order, offsets)
 
     def _sweep_outward(self, peak: int, stack: Side, *, mirrored: bool) -> Side:
-        """Sweep from a peak to the last section or, if ``mirrored``, back to the first one."""
+        """Place the buffers that begin after a peak or, if ``mirrored``, end before it, by a sweep away from the peak."""
         buffers = np.flatnonzero(self._end <= peak if mirrored else self._begin > peak)
         none = np.empty(0, np.int64)
         return self._lower_of_two(lambda at_top: self._sweep(stack, buffers, Side(0, none, none), mirrored, at_top))
@@ -243,12 +246,16 @@ class Peaks:
 
 
 def _height(sides: Sequence[Side]) -> int:
+    """The height of several placements together, in units."""
     return max(side.height for side in sides)
 
 
 @njit
 def pile(order: Ints, size: Ints, align: Ints, offsets: Ints) -> int:
-    """Place buffers one above the other in ``order``; returns the height in units. ``offsets`` is written in the same order."""
+    """Place the buffers ``order`` [m] one above the other; returns the height in units.
+
+    ``offsets`` [m] is written in the same order. ``size`` and ``align`` [n] are in units.
+    """
     top = 0
     for place in range(len(order)):
         i = order[place]
@@ -328,7 +335,7 @@ def sweep(
     top
         Height of the stack in units; the buffers of the stack have their offsets in ``offset``.
     beyond_begin, beyond_offset, beyond_size
-        Placed buffers, by offset, that live from their begin until after the end of all the others.
+        Placed buffers, by offset, that live from their begin until after the end of all buffers in ``order``.
     at_top
         Whether each buffer goes to the top of its hole, not to the bottom.
     limit

@@ -1,7 +1,8 @@
 """The candidates for packing with reuse penalties, as functions of (problem, context).
 
 A *reuse penalty* is a cost of a pair of buffers that is paid if both share bytes, one after the other. The problem asks for the
-least sum of these costs among the plans within the capacity.
+least sum of these costs among the plans within the capacity. A *candidate* is one method of a run of ``solve``. It returns
+nothing and raises no errors of its own: it reports plans and bounds to its :class:`~stowplan.kernel.context.Context`.
 """
 
 from __future__ import annotations
@@ -31,17 +32,20 @@ class PenaltyParameters(Parameters, frozen=True):
     """Parameters of the candidates."""
 
     first_plan_parts: tuple[float, ...] = (0.02, 0.5, 0.5)
-    """Parts of the remaining time in which any plan within the capacity is looked for: by the heuristic for problems without
-    penalties, by exact search, and by the heuristic again."""
+    """Fractions of the remaining time for three searches for any plan within the capacity: by the heuristic for problems
+    without penalties, by exact search, and by the heuristic again. The first plan ends them."""
     most_buffers: int = 5000
-    """Buffers up to which annealing runs, because it has a table of all pairs."""
+    """Number of buffers up to which annealing runs, because it has a table of all pairs."""
 
 
 PARAMS = parameters(PenaltyParameters, __name__)
 
 
 def anneal(problem: Problem, context: Context) -> None:
-    """The heuristic: find any plan within the capacity, then reduce its penalties by simulated annealing (:mod:`.reuse`)."""
+    """The heuristic: find any plan within the capacity, then reduce its penalties by simulated annealing (:mod:`.reuse`).
+
+    It starts from the best plan of all candidates, if there is one.
+    """
     if report_if_overloaded(context, find_overload(problem)):
         return
     data, plan = arrays.build(problem), context.incumbent()[0]
@@ -69,7 +73,7 @@ def _progress(context: Context, share: float, work: int | None) -> Callable[[int
     """The progress of a cycle of annealing that takes ``share`` of the time that is left.
 
     It is a function from the number of steps so far to the part of the cycle that is over; at 1 the cycle ends. ``work`` is the
-    number of steps of a deterministic run, of which the cycle gets the same share; None if time is the limit.
+    number of steps of a deterministic run, of which the cycle gets the fraction ``share``; None if time is the limit.
     """
     seconds, began = context.part_of_rest(share), time.monotonic()
 
@@ -118,9 +122,10 @@ def _report_quick_plan(problem: Problem, context: Context) -> Plan | None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small problems with penalties: the plan of the baseline, then the model of each component.
+    """The presolver, which runs before all other candidates on small problems: a quick plan, then the model of each component.
 
-    For problems without penalties it is :func:`stowplan.portfolio.packing.candidates.presolve`.
+    The quick plan is left out if the run has no heuristics. For problems without penalties, the presolver is
+    :func:`stowplan.portfolio.packing.candidates.presolve`.
     """
     if not problem.penalties:
         candidates.presolve(problem, context)
@@ -136,8 +141,8 @@ def components(problem: Problem, context: Context, seconds: float | None = None)
     """Solve the CP-SAT model of each component of the problem.
 
     Two buffers are in the same component if they are connected by pairs with a penalty and pairs that are live at the same
-    time. The sum of the bounds of all components is a bound of the problem. All models together take at most ``seconds``, if
-    that is not None.
+    time. The sum of the bounds of all components is a bound of the problem. All models together take at most ``seconds``; with
+    None, the time of the candidate is the limit. If one component has no plan, the whole problem has none.
     """
     if report_if_overloaded(context, find_overload(problem)):
         return
@@ -198,7 +203,7 @@ def _components(problem: Problem) -> list[list[int]]:
     spans = problem.spans
     last, end = -1, 0
     for at in np.argsort(spans.start, kind="stable").tolist():
-        if spans.start[at] < end:
+        if last >= 0 and spans.start[at] < end:
             lead[find(int(spans.owner[at]))] = find(last)
         if spans.end[at] > end or last < 0:
             last, end = int(spans.owner[at]), int(spans.end[at])

@@ -1,7 +1,8 @@
 """The first plan of a packing problem, within milliseconds.
 
 Buffers are placed by descending size, each at the lowest free offset (first fit). If there are many buffers, they are placed
-from the bottom up instead, those with the longest lives first (:mod:`stowplan.portfolio.packing.skyline`).
+from the bottom up instead, those with the longest lives first (:mod:`stowplan.portfolio.packing.skyline`). The functions raise
+no errors.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ class QuickParameters(Parameters, frozen=True):
     """Parameters of the first plans."""
 
     many: int = 1500
-    """Buffers above which they are placed from the bottom up, because first fit compares each buffer with all others."""
+    """Number of buffers above which they are placed from the bottom up, because first fit compares each buffer with all
+    others."""
     too_many: int = 200_000
-    """Buffers above which there is no quick plan, because verifying it would take longer than finding the first good plan."""
+    """Number of buffers above which there is no quick plan, because verifying it would take longer than finding the first good
+    plan."""
 
 
 PARAMS = parameters(QuickParameters, __name__)
@@ -61,7 +64,10 @@ def quick_plan(problem: Problem, should_stop: Callable[[], bool] = lambda: False
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """The candidate that computes the baseline ``greedy`` alone: first fit by descending size."""
+    """The candidate that computes only the plan of the baseline ``greedy``: first fit by descending size.
+
+    If the plan exceeds the capacity, it reports that the baseline has no plan. If it is stopped, it reports nothing.
+    """
     data = arrays.build(problem)
     placement = Placements(data, context.closed).first_fit(data.size.astype(np.float64))
     if placement is None:

@@ -4,14 +4,16 @@ A *reuse penalty* is a cost of a pair of buffers that is paid if both share byte
 *related* if they have a penalty, or if they may not share bytes because they are live at the same time.
 
 A step takes out a buffer and some of those that are related to it, often close to it in memory, and puts them back one after
-the other. Each goes where the penalties that it causes are least; between equally good places, chance decides. The new plan is
-kept if it costs no more, and with a probability that falls during the search if it costs more (Schrimpf et al., "Record
-breaking optimization results using the ruin and recreate principle", Journal of Computational Physics 159, 2000). If a buffer
-finds no place, the step is undone.
+the other. Each goes where the penalties that it causes are least; between equally good places, chance decides. If the new plan
+costs no more than before, it is kept. If it costs more, it is kept with a probability that falls during the search (Schrimpf et
+al., "Record breaking optimization results using the ruin and recreate principle", Journal of Computational Physics 159, 2000).
+If a buffer finds no place, the step is undone. A *cycle* is a series of steps in which the temperature, on which this
+probability depends, falls from hot to cold.
 
 The offset with the least penalties is found by a sweep over memory. Every placed buffer forbids a range of offsets or makes it
 more expensive. Two lists of the placed buffers, by their starts and by their ends, give these ranges in order. Buffers and
-units are those of :class:`stowplan.portfolio.packing.arrays.Data`.
+units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. Buffers are given by their
+index in ``Data``. The functions raise no errors, except as stated.
 """
 
 from __future__ import annotations
@@ -40,9 +42,9 @@ class AnnealingParameters(Parameters, frozen=True):
     most_removed: int = 12
     """Largest number of buffers that a step takes out."""
     cycles: tuple[float, ...] = (0.1, 0.3, 1.0)
-    """Part of the remaining time that each cycle from hot to cold takes."""
+    """Fraction of the remaining time that each cycle takes, one cycle after the other."""
     chunk: int = 2000
-    """Steps between two looks at the clock."""
+    """Number of steps between two looks at the clock."""
 
 
 PARAMS = parameters(AnnealingParameters, __name__)
@@ -50,11 +52,11 @@ PARAMS = parameters(AnnealingParameters, __name__)
 #: The entry of :attr:`Search.pair` for two buffers that may not share bytes.
 APART = -1
 
-#: Per cent of the steps that begin at a pair that shares bytes and has a penalty, and per cent of the buffers that go to the
-#: lowest of the best places.
+#: Per cent of the steps that take out a buffer of a pair that shares bytes and has a penalty, and per cent of the buffers that
+#: go to the lowest of the best places. Both are tuned.
 _AT_PAIR, _LOWEST = 70, 50
 
-#: Per cent of the good places that are overlooked, so that steps vary.
+#: Per cent of the good places that are ignored at random, so that steps vary.
 _BLINK = 1
 
 
@@ -66,9 +68,9 @@ class Search(NamedTuple):
     align: Ints
     """[n] alignments."""
     is_fixed: Ints
-    """[n] whether the offset must not change."""
+    """[n] 1 if the offset must not change, otherwise 0."""
     pair: Ints2D
-    """[n, n] the penalty of two buffers, which is 0 if they have none; or :data:`APART`."""
+    """[n, n] the penalty of two buffers, which is 0 if they have none; or :data:`APART` if they are live at the same time."""
     first: Ints
     """[pairs] the first buffer of each pair with a penalty."""
     second: Ints
@@ -95,7 +97,7 @@ class Search(NamedTuple):
 
 @njit_inner
 def _insert(search: Search, number: int, offset: int) -> None:
-    """Place a buffer at an offset."""
+    """Place a buffer at an offset in units, and enter it into both lists."""
     low, size, count = search.low, search.size, search.status[0]
     low[number] = offset
     at = count
@@ -140,7 +142,10 @@ def _cost_at(search: Search, number: int) -> int:
 
 @njit_inner
 def _cheapest(search: Search, number: int, capacity: int) -> tuple[int, int]:
-    """The offset at which a buffer causes the least penalties, and the sum of these; both are -1 if it fits nowhere."""
+    """The offset at which a buffer causes the least penalties, and the sum of these penalties.
+
+    ``capacity`` is in units. The offset is -1 if the buffer fits nowhere.
+    """
     low, size, pair, placed = search.low, search.size, search.pair, search.status[0]
     mine, step, last = size[number], search.align[number], capacity - size[number]
     takes_lowest = random_below(search.chance, 100) < _LOWEST
@@ -182,7 +187,7 @@ def _cheapest(search: Search, number: int, capacity: int) -> tuple[int, int]:
 
 @njit_inner
 def _choose(search: Search, most: int) -> int:
-    """Choose at most ``most`` buffers that a step takes out, and mark them; returns their number."""
+    """Choose at most ``most`` buffers that a step takes out, and mark them; returns their number, which may be 0."""
     n, pairs = len(search.size), len(search.first)
     chance = search.chance
     center = random_below(chance, n)
@@ -224,7 +229,7 @@ def _choose(search: Search, most: int) -> int:
 
 @njit_inner
 def _order(search: Search, count: int) -> None:
-    """Choose the order in which the buffers return: at random, or by descending size."""
+    """Choose the order in which the ``count`` removed buffers return: at random, or in half of the steps by descending size."""
     chance, removed = search.chance, search.removed
     for at in range(count - 1, 0, -1):
         other = random_below(chance, at + 1)
@@ -242,7 +247,8 @@ def _order(search: Search, count: int) -> None:
 def anneal(search: Search, capacity: int, steps: int, most: int, hot: float, cold: float) -> int:
     """Do ``steps`` steps while the temperature falls from ``hot`` to ``cold``, in the unit of the costs.
 
-    A step takes out at most ``most`` buffers. Returns the number of steps that were undone because a buffer found no place.
+    ``capacity`` is in units. A step takes out at most ``most`` buffers. Returns the number of steps that were undone because a
+    buffer found no place.
     """
     status, failed = search.status, 0
     for step in range(steps):
@@ -313,7 +319,10 @@ def start(search: Search, offsets: Ints) -> None:
 
 
 def build(problem: Problem, data: Data, seed: int) -> Search:
-    """The tables of a problem. Permitted overlaps are not used: buffers that are live at the same time may not share bytes."""
+    """The tables of a problem, without a plan; ``seed`` is the seed of the random numbers.
+
+    Permitted overlaps are not used: buffers that are live at the same time may not share bytes.
+    """
     n = len(data.size)
     index = np.full(len(problem.buffers), -1)
     index[data.numbers] = np.arange(n)
@@ -349,9 +358,9 @@ class Annealing:
     Parameters
     ----------
     problem
-        A problem with reuse penalties.
+        A problem with reuse penalties and a capacity. Without a capacity, AssertionError is raised.
     data
-        Its buffers.
+        Its buffers, at least one.
     seed
         Seed of the random numbers.
     """
@@ -365,19 +374,21 @@ class Annealing:
 
     @property
     def cost(self) -> int:
-        """The sum of the penalties of the best plan."""
+        """The sum of the penalties of the best plan; 0 before the first cycle."""
         return int(self._search.status[2])
 
     @property
     def offsets(self) -> Ints:
-        """[n] offsets of the best plan in units."""
+        """[n] offsets of the best plan in units; all 0 before the first cycle."""
         return self._search.best.copy()
 
     def cycle(self, offsets: Ints, progress: Callable[[int], float], improved: Callable[[], None]) -> None:
-        """Anneal from a plan whose offsets [n] are in units.
+        """Anneal from a plan until the cycle is over, or until a plan without penalties is found.
 
         Parameters
         ----------
+        offsets
+            [n] offsets in units of a plan within the capacity.
         progress
             Function from the number of steps so far to the part of the cycle that is over; the cycle ends at 1.
         improved

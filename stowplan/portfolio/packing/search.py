@@ -1,8 +1,10 @@
 """Heuristic search: greedy placement of the buffers sorted by simple keys, then hill climbing over these keys.
 
-A key [n] gives every buffer a number, and buffers are placed by descending key. Climbing raises the keys of buffers that ended
-too high, so that they are placed earlier in the next round. Buffers, sections and units are those of
-:class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers.
+A *key* [n] gives every buffer a number, and buffers are placed by descending number. A *hole* is a free range of offsets
+between buffers that are live at the same time as the new one. *Climbing* raises the numbers of buffers that ended too high, so
+that they are placed earlier in the next *round*, that is, the next placement of all buffers. Buffers, sections and units are
+those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The *height* of a plan is the highest
+address that it uses. Nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -28,17 +30,17 @@ class ClimbParameters(Parameters, frozen=True):
     """Parameters of hill climbing."""
 
     patience: int = 15
-    """Rounds without a better plan after which a climb returns to its best key."""
+    """Number of rounds without a better plan after which a climb returns to its best key."""
     climbs: int = 3
-    """Number of climbs over skyline keys that are continued in turn."""
+    """Number of climbs over skyline keys (:func:`skyline_keys`) that are continued in turn."""
     first_keys: int = 8
-    """Skyline keys that are tried before climbing starts from the best of them."""
+    """Number of skyline keys that are tried before climbing starts from the best of them."""
     challenge: int = 12
-    """Rounds that a climb from a new skyline key gets before it is compared with the continued ones."""
+    """Number of rounds that a climb from a new skyline key gets before it is compared with the continued ones."""
     local: float = 0.6
-    """Part of the rounds of a local climb in which only the keys around one buffer that ended too high change."""
+    """Fraction of the rounds of a local climb in which only the numbers of buffers around one that ended too high change."""
     slice: int = 200_000_000
-    """Pairs of buffers that first fit compares between two calls of ``should_stop``."""
+    """Number of pairs of buffers that first fit compares between two calls of ``should_stop``."""
 
 
 PARAMS = parameters(ClimbParameters, __name__)
@@ -52,7 +54,7 @@ class Placements:
     data
         The buffers.
     should_stop
-        Called now and then during long placements.
+        Called now and then during long placements by first fit and best fit; True ends the placement.
     """
 
     def __init__(self, data: Data, should_stop: Callable[[], bool]):
@@ -71,8 +73,10 @@ class Placements:
         return self._in_order(key, best_fit=False)
 
     def best_fit(self, key: orders.Floats) -> tuple[int, Ints] | None:
-        """Place by descending key [n], each buffer into the tightest hole that is large enough; returns as
-        :meth:`first_fit`."""
+        """Place by descending key [n], each buffer into the smallest hole that is large enough.
+
+        Returns the same as :meth:`first_fit`.
+        """
         return self._in_order(key, best_fit=True)
 
     def skyline(self, key: orders.Floats) -> tuple[int, Ints]:
@@ -85,7 +89,8 @@ class Placements:
         return self._skyline.place(key)
 
     def _in_order(self, key: orders.Floats, best_fit: bool) -> tuple[int, Ints] | None:
-        """First fit or best fit by descending key, in slices between which ``should_stop`` is called."""
+        """First fit or best fit by descending key, in slices between which ``should_stop`` is called. Buffers with a fixed
+        offset come first."""
         data, n = self._data, len(self._data.size)
         order, offsets, table = orders.by_key(data, key), np.zeros(n, np.int64), np.empty((6, 2 * n), np.int64)
         height = since = 0
@@ -107,10 +112,12 @@ def skyline_keys(data: Data, chance: np.random.Generator, flip: bool) -> Iterato
     """An endless sequence of keys [n] for placing from the bottom up: long lives first, mixed with size and pressure.
 
     The first eight are fixed, because they did best on real and synthetic problems; the others are random mixes of the same
-    features. ``flip`` swaps pairs of neighbours among the first eight, so that a second search starts with other keys.
+    features. ``chance`` is the source of the random numbers. ``flip`` swaps pairs of neighbours among the first eight, so that
+    a second search starts with other keys.
     """
     rows, pressures = orders.features(data), orders.pressure(data)
-    # Each mix has the row of a feature, the weight of the size against it, and the weight of the pressure.
+    # Each mix has the row of a feature in orders.features, the weight w of the size (the feature has the weight 1 - w), and the
+    # weight of the pressure.
     fixed_mixes = [(2, 0.2, 0.0), (2, 0.1, 100.0), (4, 0.0, 0.0), (2, 0.5, 100.0), (2, 0.2, 3.0), (5, 0.0, 0.0), (2, 0.05, 0.0)]
     fixed_mixes += [(0, 0.0, 100.0)]
     if flip:
@@ -123,7 +130,10 @@ def skyline_keys(data: Data, chance: np.random.Generator, flip: bool) -> Iterato
 
 
 class Climb:
-    """Hill climbing over the keys of one greedy placement: buffers that end above some line get a larger key.
+    """Hill climbing over the keys of one greedy placement: buffers that end above some line get a larger number.
+
+    A round is a call of :meth:`next_key`, a placement by the caller with :attr:`place`, and a call of :meth:`record`. The
+    attribute ``best`` is the least height so far, in units.
 
     Parameters
     ----------
@@ -134,7 +144,7 @@ class Climb:
     height, offsets
         Height and offsets [n], in units, of the plan to which ``key`` leads.
     target
-        Height in units that is good enough.
+        Height in units that is good enough, at most ``height``.
     chance
         Source of random numbers.
     starts_at_peak
@@ -169,6 +179,7 @@ class Climb:
 
     def next_key(self, data: Data) -> orders.Floats:
         """The key [n] to try next."""
+        # The random steps below are in standard deviations of a feature, to which keys are scaled (orders.features).
         if self._stale > PARAMS.patience:
             self._key = self._best_key + 0.02 * self._chance.normal(size=len(self._key))
             self._stale = 0
@@ -199,12 +210,13 @@ class Climb:
         self.best = min(self.best, height)
 
     def _worth(self, data: Data, height: int, offsets: Ints) -> int:
-        """The number by which plans are compared, in units; smaller is better."""
+        """The number by which plans are compared: the height or the excess, in units; smaller is better."""
         return int(np.clip(offsets + data.size - self._target, 0, data.size).sum()) if self._by_excess else height
 
 
 class LocalClimb(Climb):
-    """Hill climbing for many buffers: most rounds change only the keys of buffers around one that ended too high."""
+    """Hill climbing for many buffers: most rounds change only the numbers of buffers that live at the same time as one that
+    ended too high."""
 
     def next_key(self, data: Data) -> orders.Floats:
         """The key [n] to try next."""
@@ -235,7 +247,7 @@ class HeuristicSearch:
     improved
         Called with every better plan: its height and its offsets [n] in units, and the name of the method.
     should_stop
-        Function that says whether to return.
+        Function that says whether to return; it is called before each placement, and during long ones.
     """
 
     def __init__(
@@ -264,7 +276,7 @@ class HeuristicSearch:
         source
             Name under which plans are reported.
         rounds
-            Maximum number of rounds of climbing; None sets no limit.
+            Maximum number of rounds of climbing; None sets no limit. With 0, the simple orders are placed all the same.
         """
         climbs: list[Climb] = []
         for number, key in enumerate(orders.greedy_keys(self._data)):
@@ -286,7 +298,7 @@ class HeuristicSearch:
         """Climb from a plan.
 
         The first key sorts the buffers by their offsets in the plan. If the plan uses no overlaps, first fit in this order puts
-        no buffer higher than the plan does.
+        no buffer higher than the plan does. Raises ValueError if there are no buffers.
 
         Parameters
         ----------
@@ -304,16 +316,17 @@ class HeuristicSearch:
             self._continue(climb, source)
 
     def climb_skylines(self, source: str, rounds: int | None, *, flip: bool, baseline: bool) -> None:
-        """Place from the bottom up by many keys, and climb from the best; for data that :func:`skyline.supports`.
+        """Place from the bottom up by many keys, and climb from the best; for data that :func:`.skyline.supports`.
 
         Parameters
         ----------
         source
             Name under which plans are reported.
         rounds
-            Maximum number of placements; None sets no limit.
+            Maximum number of placements from the bottom up; None sets no limit.
         flip
-            Whether to use the first keys in another order, and to compare plans by their excess (see :class:`Climb`).
+            Whether to use the first keys in another order, and to compare plans by their excess (``by_excess`` of
+            :class:`Climb`).
         baseline
             Whether to compute the baseline ``greedy`` after the first keys. First fit takes much longer than a skyline.
         """
@@ -351,6 +364,7 @@ class HeuristicSearch:
 
     @property
     def _is_done(self) -> bool:
+        """Whether the best plan is good enough, or ``should_stop`` says so."""
         return (self._best is not None and self._best <= self._target) or self._should_stop()
 
     def _start(self, key: orders.Floats, place: Placement, source: str, starts_at_peak: bool = False) -> Climb | None:
@@ -396,9 +410,10 @@ def greedy(
 ) -> int:
     """Place the buffers ``order[since:until]`` one after the other, each into the lowest hole that is large enough.
 
-    If ``best_fit`` is set, each goes into the tightest hole instead. Returns the height of these buffers in units. Buffers with
-    a fixed offset must come first in ``order``. ``offsets`` [n] is written. ``table`` [5 or more, n or more] keeps the placed
-    buffers from one call to the next, by ascending offset. The other arrays are those of
+    If ``best_fit`` is set, each goes into the smallest hole that is large enough instead. A buffer that fits into no hole goes
+    above all others that are live at the same time. Returns the height of these buffers in units. Buffers with a fixed offset
+    must come first in ``order`` [n]; they are not checked for collisions. ``offsets`` [n] is written. ``table`` [5 or more, n
+    or more] keeps the placed buffers from one call to the next, by ascending offset. The other arrays are those of
     :class:`stowplan.portfolio.packing.arrays.Data`.
     """
     begin, end, low, top, who = table[0], table[1], table[2], table[3], table[4]

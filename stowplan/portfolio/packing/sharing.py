@@ -1,6 +1,8 @@
 """First fit and best fit for problems with overlaps, which permit a new buffer to share bytes with one that is still live.
 
-Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers.
+First fit puts a buffer into the lowest *hole*, that is, the lowest free range of offsets that is large enough. Best fit puts it
+into the smallest such range. Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is
+the number of buffers.
 """
 
 from __future__ import annotations
@@ -14,9 +16,10 @@ from stowplan.portfolio.packing.arrays import Data, Ints
 def partners(data: Data) -> tuple[Ints, Ints2D]:
     """The overlaps of each buffer, as a pair (start [n + 1], table [2 overlaps, 3]).
 
-    Those of buffer i are in rows ``start[i]`` to ``start[i + 1] - 1``. A row has three numbers: the other buffer; the least
-    distance in units from the offset of i up to the other's, if i lies below; and the least distance from the other's offset up
-    to that of i, if the other lies below. Both distances are 0 if the two may share bytes only at the same offset.
+    Those of buffer i are in rows ``start[i]`` to ``start[i + 1] - 1``. A row has three numbers. The first is the other buffer.
+    The second is the least distance, in units, from the offset of i up to the other's offset, if i lies below. The third is the
+    least distance from the other's offset up to that of i, if the other lies below. A distance may be negative. Both are 0 if
+    the two may share bytes only at the same offset.
     """
     result, operand, distance, is_same = data.overlaps.T
     above = data.size[operand] * (1 - is_same)
@@ -52,7 +55,8 @@ def greedy_with_overlaps(
     The new buffer goes between the ranges of all placed buffers that live at the same time.
 
     ``table`` [6, 2 n] keeps the placed buffers from one call to the next, by ascending offset; its last two rows are scratch
-    space. ``partner_start`` and ``partner`` come from :func:`partners`. Returns the height of these buffers in units.
+    space. ``partner_start`` and ``partner`` come from :func:`partners`. The other arguments are those of ``greedy``. Returns
+    the height of these buffers in units.
     """
     begin, end, bottom, who, low, high = table[0], table[1], table[2], table[3], table[4], table[5]
     height = 0
@@ -112,8 +116,8 @@ def greedy_with_overlaps(
 
 @njit_inner
 def are_live_together(i: int, j: int, piece: Ints, first: Ints, last: Ints) -> bool:
-    """Whether there is a section in which buffers i and j both take space. ``piece``, ``first`` and ``last`` are of
-    ``Data``."""
+    """Whether there is a section in which buffers i and j both take space. ``piece``, ``first`` and ``last`` are the arrays of
+    :class:`~stowplan.portfolio.packing.arrays.Data`."""
     p, q = piece[i], piece[j]
     while p < piece[i + 1] and q < piece[j + 1]:
         if first[p] < last[q] and first[q] < last[p]:

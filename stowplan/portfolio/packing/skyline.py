@@ -1,14 +1,14 @@
 """Compiled placement from the bottom up: the lowest valley of the skyline takes the best buffer that lives within it.
 
-The *skyline* is the height that the placed buffers reach in every section. A *stretch* is a longest range of sections of equal
-height, and a *valley* is a lowest stretch. Of the buffers whose lives lie within the valley, the one with the largest key is
-placed there. If there is none, the valley is raised to its lower neighbour. This is the best-fit rule for strip packing of
-Burke, Kendall and Whitwell (Operations Research 52, 2004) with fixed positions in time, as in Sekiyama et al. ("Profile-guided
-memory optimization for deep neural networks", 2018). A tree over the lives finds the buffer, so that placing n buffers takes
-about n log n steps. First fit, in contrast, compares all pairs.
+The buffers are those of :class:`stowplan.portfolio.packing.arrays.Data`: time is divided into *sections*, and sizes and offsets
+are counted in *units*. The *skyline* is the height that the placed buffers reach in every section. A *stretch* is a longest
+range of sections of equal height, and a *valley* is a lowest stretch. Of the buffers whose lives lie within the valley, the one
+with the largest key is placed there. If there is none, the valley is raised to its lower neighbour. This is the best-fit rule
+for strip packing of Burke, Kendall and Whitwell (Operations Research 52, 2004) with fixed positions in time, as in Sekiyama et
+al. ("Profile-guided memory optimization for deep neural networks", 2018). A tree over the lives finds the buffer, so that
+placing n buffers takes about n log n steps. First fit, in contrast, compares all pairs.
 
-Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`. The *key* [n] gives every buffer a
-number, by which the search sorts buffers. A buffer is *waiting* until it is placed.
+The *key* [n] gives every buffer a number, by which the search sorts buffers. A buffer is *waiting* until it is placed.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _DEPTH = 64
 class Skyline:
     """The buffers of one problem, prepared for placements by many keys.
 
-    Gaps in lives are treated as if the buffers took space in them. Fixed offsets and overlaps are not supported
-    (:func:`supports`).
+    Gaps in lives are treated as if the buffers took space in them. Fixed offsets are not supported, and neither are overlaps,
+    that is, pairs of buffers that may share bytes although both are live (:func:`supports`).
     """
 
     def __init__(self, data: Data):
@@ -278,8 +278,10 @@ def fill(
     )
     level[:], before[:] = -1, -1
     level[0], after[0] = 0, sections
-    # A heap of the stretches that may be the lowest. Outdated entries stay in it until they are popped. A placement adds at
-    # most three entries. Raising adds one, but it also merges a stretch that a placement has added.
+    # A heap of the stretches that may be the lowest. Outdated entries stay in it until they are popped, so there must be room
+    # for all entries that are ever added. The first stretch is one entry. Each of the n placements adds at most three entries,
+    # and at most two to the number of stretches. Raising a valley adds at most one entry, and it merges at least two stretches,
+    # so that there are at most 2 n raises. Together these are at most 5 n + 1 entries.
     levels, starts, count = scratch[: 5 * n + 2], scratch[5 * n + 2 :], 1
     levels[0], starts[0] = 0, 0
     height, unplaced = 0, n

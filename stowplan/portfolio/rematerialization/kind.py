@@ -13,7 +13,7 @@ from typing import Any
 
 from stowplan.kernel.candidate import Place
 from stowplan.kernel.context import Context, Options
-from stowplan.kernel.kind import Baseline, Candidate, Kind, identify
+from stowplan.kernel.kind import Baseline, Candidate, Highlight, Kind, identify
 from stowplan.kinds import Prover
 from stowplan.models.rematerialization.plan import DECISIONS, Plan
 from stowplan.models.rematerialization.problem import Problem, amended
@@ -22,7 +22,7 @@ from stowplan.models.rematerialization.verify import verify
 from stowplan.parameters import Parameters, parameters
 from stowplan.portfolio.presolve import in_caller
 from stowplan.portfolio.rematerialization.greedy import simulate
-from stowplan.units import COST
+from stowplan.units import BYTES, COST, counted
 from stowplan.verification import Verification
 
 
@@ -41,6 +41,15 @@ def _given(problem: Problem) -> Plan | None:
     structure = build(problem)
     plan = structure.made(structure.order)
     return plan if problem.limit is None or plan.peak <= problem.limit else None
+
+
+def _why_not_given(problem: Problem) -> str:
+    """Why there is no plan in the order of the input; empty if there is one."""
+    structure = build(problem)
+    peak = structure.made(structure.order).peak
+    if problem.limit is None or peak <= problem.limit:
+        return ""
+    return f"the given order needs {BYTES.write(peak)}, and the limit is {BYTES.write(problem.limit)}"
 
 
 def _greedy(problem: Problem) -> Plan | None:
@@ -140,11 +149,19 @@ KIND = Kind(
     granularity=_granularity,
     candidates=_candidates,
     function=_function,
-    baselines=(Baseline(name="greedy", plan=_greedy, maker=_greedy_candidate), Baseline(name="given", plan=_given)),
+    baselines=(
+        Baseline(name="greedy", plan=_greedy, maker=_greedy_candidate),
+        Baseline(name="given", plan=_given, why_missing=_why_not_given),
+    ),
     assumptions=("limit", "ops.once=no", "free_inputs=yes"),
     facts=_facts,
     counts=("operators", "tensors"),
-    highlights=("peak", "added_runs", "host_peak", "stalls"),
+    highlights=(
+        Highlight("peak", write=BYTES.write),
+        Highlight("added_runs", "added", lambda runs: counted(runs, "run")),
+        Highlight("host_peak", "host peak", BYTES.write),
+        Highlight("stalls", write=COST.write),
+    ),
     identity=lambda problem: identify(problem, "cost of added runs", "limit of live bytes"),
     unit=COST,
     decisions=DECISIONS,

@@ -1,8 +1,10 @@
 """A tier-placement problem as flat arrays for compiled code, and the conversion of results into plans.
 
-A *map* assigns a tier to every tensor. Tensors are numbered: first the weights of all layers that have weights, then the
-outputs of all layers. Tiers are numbered from the slowest, 0, to the fastest. If tiers are address spaces, a plan also has an
-offset for every tensor.
+A *tier* is one memory of a chip's memory hierarchy. Tiers are numbered from the slowest, 0, to the fastest. A *map* assigns a
+tier to every tensor, that is, to the weights and the output of every layer of a network. It is *valid* if no capacity is ever
+exceeded. Tensors are numbered: first the weights of all layers that have weights, then the outputs of all layers. Layers run
+one after the other, each in one *step*, which has the number of the layer. If tiers are address spaces, a plan also has an
+offset for every tensor. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ Ints = NDArray[np.int64]
 
 
 class Data(NamedTuple):
-    """The arrays of a problem with m tensors, n layers and T tiers; layers run one after the other, each in one step."""
+    """The arrays of a problem with m tensors, n layers and T tiers. All of them are int64."""
 
     size: Ints
     """[m] size of each tensor in bytes."""
@@ -52,7 +54,7 @@ class Data(NamedTuple):
     compute: Ints
     """[n] picoseconds of computation of each layer."""
     external: Ints
-    """[n] picoseconds in which each layer reads inputs of the network."""
+    """[n] picoseconds in which each layer reads inputs of the network, which are in tier 0."""
     capacity: Ints
     """[T] capacity of each tier in bytes."""
     fixed: int
@@ -125,14 +127,14 @@ class RoomParameters(Parameters, frozen=True):
     """Parameters of the search for offsets."""
 
     shrink: float = 0.98
-    """Factor by which the capacities of tiers shrink for the search if no offsets were found for a map."""
+    """Factor by which the capacity of each tier that a map uses shrinks for the search if no offsets were found for the map."""
 
 
 PARAMS = parameters(RoomParameters, __name__)
 
 
 class Exporter:
-    """Turns maps of one problem into plans, with offsets if tiers are address spaces."""
+    """Turns maps of one problem into plans, with offsets if tiers are address spaces. ``data`` has the problem's arrays."""
 
     def __init__(self, problem: Problem, data: Data):
         self._data = data
@@ -140,16 +142,17 @@ class Exporter:
         self._offsets = Offsets(self._structure)
 
     def plan(self, tier: Ints) -> Plan | None:
-        """The plan of a valid map ``tier`` [m]; None if no offsets were found for it."""
+        """The plan of a valid map ``tier`` [m]; None if tiers are address spaces and no offsets were found for the map."""
         owners = zip(self._data.layer.tolist(), self._data.is_weight.tolist(), strict=True)
         tier_of = dict(zip(owners, tier.tolist(), strict=True))
         tiers = [tier_of[tensor.layer, not tensor.is_output] for tensor in self._structure.tensors]
         return self._offsets.place(tiers) if self._structure.problem.address_spaces else plan_of(self._structure, tiers)
 
     def shrink(self, tier: Ints) -> Data:
-        """Reduce the capacity of every tier that a map uses by a little; returns the new arrays.
+        """Reduce the capacity of every tier that the map ``tier`` [m] uses by a little; returns the new arrays.
 
-        They are for the search alone. Plans are made with the capacities of the problem.
+        The arrays are for the search alone, and each call reduces the capacities again. Plans are made with the capacities of
+        the problem.
         """
         capacity = self._data.capacity.copy()
         used = np.unique(tier)

@@ -1,8 +1,11 @@
 """The candidates for tier placement, as functions of (problem, context).
 
-A *candidate* is one method of a run of ``solve``, which reports plans, bounds and hints to its context. A *map* assigns a tier
-to every tensor. A *hint* gives for each tensor and tier a number that says how likely the tensor is there in a good plan. In
-deterministic runs, candidates ignore everything that depends on the load of the machine, such as the plans of other candidates.
+A *candidate* is one method of a run of ``solve``. It returns nothing and raises no errors of its own: it reports plans, bounds
+and hints to its :class:`~stowplan.kernel.context.Context`. A *tier* is one memory of a chip's memory hierarchy. A *map* assigns
+a tier to every tensor, that is, to the weights and the output of every layer. Its *latency* is the time of one inference. A
+*hint* gives for each tensor and tier a number that says how likely the tensor is there in a good plan. The *linear relaxation*
+is the MILP of the problem without integrality; its optimum is a bound, and its solution a hint. In deterministic runs,
+candidates ignore everything that depends on the load of the machine, such as the plans of other candidates.
 
 If the MILP of a network is too large for branch and bound, a large-neighbourhood search solves it with most tensors fixed to
 their tiers. It follows Shaw (CP 1998) and Danna, Rothberg and Le Pape, "Exploring relaxation induced neighborhoods to improve
@@ -29,7 +32,7 @@ from stowplan.portfolio.tier_placement import heuristics
 from stowplan.portfolio.tier_placement.arrays import Data, Exporter, Ints, build, import_plan
 from stowplan.portfolio.tier_placement.heuristics import Search, Walk
 
-#: The source that is named in the hint of the linear relaxation.
+#: The source that the hint of the linear relaxation names.
 RELAXATION = "relaxation"
 
 
@@ -37,32 +40,33 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the candidates."""
 
     patience: int = 5
-    """Annealing runs in a row without an improvement, after which the search ends to make way for other candidates."""
+    """Number of annealing runs in a row without an improvement after which the search ends to make way for other candidates.
+    A deterministic run does not use it."""
     first: int = 20_000
-    """Moves of the first annealing run, in addition to ``each`` for each tensor."""
+    """Number of moves of the first annealing run, in addition to ``each`` for each tensor."""
     each: int = 60
-    """Moves of the first annealing run for each tensor, in addition to ``first``."""
+    """Number of moves of the first annealing run for each tensor, in addition to ``first``."""
     growth: float = 1.5
     """Factor by which each further annealing run is longer than the one before."""
     warmth: tuple[float, ...] = (1 / 30, 1 / 300, 1 / 5, 1 / 1000)
-    """Parts of the first temperature of a run from scratch. Annealing runs that start from the best map begin at these
-    temperatures, one after the other."""
+    """First temperatures of annealing runs that start from the best map, as fractions of the first temperature of a run from
+    scratch. The runs take them in turn."""
     round_seconds: float = 5.0
-    """Seconds for one neighbourhood, at most."""
+    """Largest number of seconds for one *neighbourhood*, that is, one MILP with most tensors fixed."""
     round_units: float = 0.2
-    """Units of the deterministic limit of ``solve_milp`` for one neighbourhood of a deterministic run."""
+    """Limit of work for one neighbourhood of a deterministic run, in the unit of ``deterministic_limit`` of ``solve_milp``."""
     freed_first: float = 300.0
-    """Tensors that are freed together at first."""
+    """Number of tensors that are freed together at first."""
     freed_least: float = 20.0
-    """Tensors that are freed together at least."""
+    """Least number of tensors that are freed together."""
     freed_growth: float = 1.3
-    """Factor by which the number of freed tensors grows after an easy round."""
+    """Factor by which the number of freed tensors grows after an easy neighbourhood."""
     freed_shrinkage: float = 0.7
-    """Factor by which the number of freed tensors shrinks after a round that was too hard."""
+    """Factor by which the number of freed tensors shrinks after a neighbourhood that was too hard."""
     easy: float = 0.4
-    """Part of the time limit of a neighbourhood. A neighbourhood that is solved to optimality within it counts as too small."""
+    """Fraction of the time limit of a neighbourhood. A neighbourhood that is solved to optimality within it counts as easy."""
     agrees: float = 0.999
-    """Part of a tensor that the relaxation must at least have in the tensor's tier of the map, to agree with the map."""
+    """Fraction of a tensor that the relaxation must have in the tensor's tier of the map, at least, to agree with the map."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
@@ -86,7 +90,10 @@ def _prepare(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] 
 
 
 def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> None:
-    """Report the best map of a heuristic as a plan, or that there is no plan, and leave a note with its latency and work."""
+    """Report the best map of a heuristic as a plan, and leave a note with its latency and its number of evaluations.
+
+    If no offsets are found for the map, report that the baseline of the name ``source`` has no plan.
+    """
     plan = exporter.plan(walk.tier)
     if plan is not None:
         context.plan(plan, source)
@@ -96,7 +103,10 @@ def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> No
 
 
 def greedy_dp(problem: Problem, context: Context) -> None:
-    """The candidate that computes the baseline Greedy-DP of the EGRL paper alone."""
+    """The candidate that computes only the plan of the baseline ``greedy_dp``: Greedy-DP of the EGRL paper.
+
+    If it is stopped before its end, it reports nothing.
+    """
     prepared = _prepare(problem, context)
     if prepared is not None:
         data, exporter, begin = prepared
@@ -106,7 +116,10 @@ def greedy_dp(problem: Problem, context: Context) -> None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small networks: Greedy-DP, which makes the plan of a baseline, then the CP-SAT model."""
+    """The presolver, which runs before all other candidates on small networks: Greedy-DP, then the CP-SAT model.
+
+    Greedy-DP, which makes the plan of a baseline, is left out if the run has no heuristics.
+    """
     if includes_heuristics(context):
         greedy_dp(problem, context)
     _solve_cpsat(problem, context, presolve_seconds(context))
@@ -186,7 +199,10 @@ class Guides:
         self._has_relaxation = False
 
     def follow_new_hints(self, solve: bool) -> Walk | None:
-        """The best map that follows a new hint; None if there is none. ``solve`` permits to solve the relaxation now."""
+        """The best map that follows a hint that has arrived since the last call; None if there is none.
+
+        ``solve`` says whether the relaxation may be solved now, if its hint has not arrived.
+        """
         hints = self._context.hints()
         new_hints = [*hints[self._hints_read :]]
         self._hints_read = len(hints)
@@ -220,7 +236,10 @@ def _best(context: Context, data: Data, walk: Walk) -> Ints:
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """Solve the MILP with HiGHS, which also uses better plans of other candidates while it runs."""
+    """Solve the MILP with HiGHS, which also uses better plans of other candidates while it runs.
+
+    It reports the plans, bounds and proofs of the solver.
+    """
     from stowplan.models.tier_placement.milp import solve_milp
 
     outcome = solve_milp(
@@ -233,12 +252,15 @@ def milp(problem: Problem, context: Context) -> None:
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """Solve the CP-SAT model, with the best plan so far as its hint."""
+    """Solve the CP-SAT model. The solver starts from the best plan so far, if there is one."""
     _solve_cpsat(problem, context, None)
 
 
 def _solve_cpsat(problem: Problem, context: Context, seconds: float | None) -> None:
-    """Solve the CP-SAT model, for at most ``seconds`` if that is not None, and report what it proves."""
+    """Solve the CP-SAT model, and report its plans and what it proves.
+
+    ``seconds`` is its time limit; None for the time that the candidate has.
+    """
     from stowplan.models.tier_placement import cpsat as model
 
     plan, bound = context.incumbent()
@@ -252,7 +274,10 @@ def _solve_cpsat(problem: Problem, context: Context, seconds: float | None) -> N
 
 
 def linear(problem: Problem, context: Context) -> None:
-    """Solve the linear relaxation of a network whose MILP is too large for branch and bound, and report its bound and hint."""
+    """Solve the linear relaxation of a network whose MILP is too large for branch and bound, and report its bound and hint.
+
+    If the solver takes too long, there is no hint.
+    """
     hint, bound = solve_relaxation(problem, context)
     context.bound(bound, "linear")
     if hint is not None:
@@ -262,7 +287,7 @@ def linear(problem: Problem, context: Context) -> None:
 def counts(problem: Problem, context: Context) -> None:
     """Branch and bound for networks with repeated layers, over the numbers of weights of equal size in each tier.
 
-    It also sends a hint.
+    It reports plans and bounds, and also sends a hint to the other candidates. It never reports that no plan exists.
     """
     from stowplan.models.tier_placement.counts import solve_by_counts
 
@@ -278,7 +303,12 @@ def counts(problem: Problem, context: Context) -> None:
 
 
 class Neighbourhoods:
-    """Draws the tensors to free, in several ways in turn, and adapts their number so that the MILP can be solved in time."""
+    """Draws the tensors to free, in several ways in turn, and adapts their number so that the MILP can be solved in time.
+
+    The ways are ``relaxation`` (once, if there is a hint), ``near`` (tensors of neighbouring layers) and ``anywhere`` (random
+    tensors). ``sizes`` has the present number of tensors of the last two. ``hint`` is the hint of the relaxation, None for
+    none.
+    """
 
     def __init__(self, problem: Problem, hint: Hint | None, seed: int):
         self._tensors = placed(problem)
@@ -290,7 +320,10 @@ class Neighbourhoods:
         self._turn = 0
 
     def draw(self, plan: Plan) -> tuple[str, set[Placed]]:
-        """Draw tensors to free; returns the name of the way by which they were drawn, and the tensors."""
+        """Draw tensors to free from the map of ``plan``; returns the name of the way by which they were drawn, and the tensors.
+
+        There may be none if the relaxation agrees with the plan.
+        """
         self._turn += 1
         if self._turn == 1 and self._hint is not None:
             return "relaxation", self._find_disagreeing(plan, self._hint)
@@ -310,14 +343,14 @@ class Neighbourhoods:
         return way, free
 
     def learn(self, way: str, *, easy: bool, hard: bool) -> None:
-        """Free more tensors in this way next time if it was ``easy``, fewer if it was ``hard``."""
+        """Free more tensors in this way next time if the MILP was ``easy``, fewer if it was ``hard``."""
         if way in self.sizes:
             self.sizes[way] = max(
                 PARAMS.freed_least, self.sizes[way] * (PARAMS.freed_growth if easy else PARAMS.freed_shrinkage if hard else 1.0)
             )
 
     def pins(self, plan: Plan, free: set[Placed]) -> dict[tuple[int, bool], int]:
-        """The tiers of all tensors that are not free."""
+        """The tiers that ``plan`` has for all tensors that are not free, by tensor."""
         return {tensor: tensor.tier(plan) for tensor in self._tensors if tensor not in free}
 
     def _find_disagreeing(self, plan: Plan, hint: Hint) -> set[Placed]:
@@ -329,7 +362,8 @@ class Neighbourhoods:
 def lns(problem: Problem, context: Context) -> None:
     """The large-neighbourhood search: it improves the best plan until the time is over.
 
-    In a deterministic run, it ends after a number of rounds.
+    In a deterministic run, it ends after a number of neighbourhoods. If no candidate has found a plan before, it leaves a note
+    and ends at once.
     """
     from stowplan.models.tier_placement.milp import solve_milp
 

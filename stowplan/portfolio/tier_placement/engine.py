@@ -1,7 +1,10 @@
 """Compiled code for tier placement: the state of a map, annealing with ejections, and Greedy-DP of the EGRL paper.
 
-A *map* assigns a tier to every tensor; tier 0 is the slowest. A move may *eject* tensors from a tier that becomes overfull,
-into slower tiers. Arrays are those of :class:`stowplan.portfolio.tier_placement.arrays.Data`.
+A *tier* is one memory of a chip's memory hierarchy; tier 0 is the slowest. A *map* assigns a tier to every tensor. It is
+*valid* if no tier is *overfull*, that is, holds more bytes at some step than its capacity. A *move* changes the tiers of a few
+tensors and may *eject* others from a tier that becomes overfull, into slower tiers. Arrays are those of
+:class:`stowplan.portfolio.tier_placement.arrays.Data`. Greedy-DP is the baseline of Khadka et al., "Optimizing memory placement
+using evolutionary graph reinforcement learning" (ICLR 2021). The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -27,10 +30,11 @@ class State(NamedTuple):
     moved: Ints
     """[n] picoseconds that each layer spends on reads and writes."""
     top: Ints2D
-    """[T, 2 L] a segment tree over the steps for each tier. A node has the largest number of bytes of outputs at a step of its
-    range, without the bytes that are counted at its ancestors."""
+    """[T, 2 L] a segment tree over the steps for each tier. A node stands for a range of steps. Its number is the largest
+    number of bytes of outputs at a step of the range, without the bytes that are counted at its ancestors."""
     every: Ints2D
-    """[T, L + 1] bytes of outputs that are live at every step of an inner node's range and are counted at the node."""
+    """[T, L + 1] for each inner node of that tree, the bytes that are counted at the node: those of outputs that are live at
+    every step of its range, and not at every step of its parent's."""
     stored: Ints
     """[T] bytes of weights in each tier."""
     listed: Ints2D
@@ -48,7 +52,7 @@ class State(NamedTuple):
 
 
 def start(data: Data, tier: Ints, seed: int) -> State:
-    """The state of a map ``tier`` [m], which need not be valid."""
+    """The state of a map ``tier`` [m], which need not be valid; ``seed`` is the seed of the random numbers."""
     tiers, layers, tensors = len(data.capacity), len(data.compute), len(data.size)
     leaves = 1 << max(0, (layers - 1).bit_length())
     state = State(
@@ -162,7 +166,10 @@ def _fullest_step(state: State, t: int) -> int:
 
 @njit_inner
 def _shift(data: Data, state: State, i: int, t: int) -> int:
-    """Move tensor i to tier t, even if that makes the tier overfull; returns the change of the latency (ps)."""
+    """Move tensor i to tier t, even if that makes the tier overfull; returns the change of the latency (ps).
+
+    The change is negative if the network becomes faster.
+    """
     before = state.tier[i]
     _add_or_remove(data, state, i, before, -1)
     _add_or_remove(data, state, i, t, 1)
@@ -188,6 +195,7 @@ def _choose_ejected(data: Data, state: State, t: int) -> int:
     step = _fullest_step(state, t)
     chosen, least = -1, math.inf
     outputs = data.live[step + 1] - data.live[step]
+    # Three weights and three outputs are drawn, or six outputs if there are no weights.
     for draw in range(6):
         if draw % 2 == 0 and state.many[t]:
             i = state.listed[t, _random(state, state.many[t])]
@@ -209,7 +217,10 @@ def _choose_ejected(data: Data, state: State, t: int) -> int:
 
 @njit_inner
 def _record(state: State, changed: int, i: int) -> int:
-    """Record the tier of tensor i, which is about to change, so that the move can be undone; returns the number of records."""
+    """Record the tier of tensor i, which is about to change, so that the move can be undone.
+
+    ``changed`` is the number of records of this move before. Returns the new number.
+    """
     state.undo[0, changed] = i
     state.undo[1, changed] = state.tier[i]
     state.stamp[i] = state.stamp[-1]
@@ -218,10 +229,10 @@ def _record(state: State, changed: int, i: int) -> int:
 
 @njit_inner
 def _make_room(data: Data, state: State, changed: int, most: int) -> tuple[int, int, bool]:
-    """Eject tensors from overfull tiers into slower ones, until the records of changed tensors number ``most``.
+    """Eject tensors from overfull tiers into slower ones, as long as the move has changed fewer than ``most`` tensors.
 
-    ``changed`` is the number of records before. Returns the number of records, the change of the latency (ps), and whether no
-    tier is overfull now.
+    ``changed`` is the number of tensors that it has changed before. Returns the new number, the change of the latency (ps), and
+    whether no tier is overfull now.
     """
     change = 0
     for back in range(len(data.capacity)):
@@ -251,7 +262,8 @@ def anneal(
     (at most :data:`EJECTIONS`) other tensors are ejected into slower tiers. If ``ejections`` is 0, only one tensor changes.
 
     ``now`` is the latency (ps) of the state, which must be valid, and ``best`` that of the best map so far. ``best_tier`` [m]
-    is written when a map is better than that. ``temperature`` is in ps.
+    is written when a map is better than that. ``moves`` is the number of moves, valid or not. ``temperature`` is in ps and must
+    be positive. With a single tier or no tensor, nothing is done.
     """
     tensors, tiers = len(data.size), len(data.capacity)
     if tiers < 2 or tensors == 0:
@@ -292,8 +304,8 @@ def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: i
     """Greedy-DP of the EGRL paper (section 4) over the layers ``[begin, end)``; returns the number of evaluations.
 
     For each layer, all T x T choices of tiers for its weights and its output are tried while all other tensors are fixed, and
-    the best valid choice is made. There are T choices for a layer without weights. ``weights`` [n] and ``outputs`` [n] are the
-    tensors of each layer, -1 for a layer without weights.
+    the best valid choice is made. If no choice is better than the present one, nothing changes. There are T choices for a layer
+    without weights. ``weights`` [n] and ``outputs`` [n] are the tensors of each layer, -1 for a layer without weights.
     """
     tiers, evaluations = len(data.capacity), 0
     for layer in range(begin, end):
@@ -331,7 +343,10 @@ def place_anywhere(data: Data, state: State, order: Ints) -> None:
 
 @njit
 def mean_loss(data: Data, state: State) -> float:
-    """The mean increase of the latency (ps) if a tensor moves to the next slower tier; it scales the temperature."""
+    """The mean increase of the latency (ps) if a tensor moves to the next slower tier; it scales the temperature.
+
+    Only tensors whose move makes the network slower count. If there are none, the result is 1.
+    """
     total, number = 0.0, 0
     for i in range(len(data.size)):
         t = state.tier[i]
@@ -346,7 +361,10 @@ def mean_loss(data: Data, state: State) -> float:
 
 @njit
 def repair(data: Data, state: State) -> bool:
-    """Eject tensors from overfull tiers until none is overfull; returns whether that succeeds."""
+    """Eject tensors from overfull tiers until none is overfull; returns whether that succeeds.
+
+    The choice of the tensors is random, so that it may fail although a valid map exists.
+    """
     for _ in range(len(data.size)):
         state.stamp[-1] += 1
         changed, _, fits = _make_room(data, state, 0, TOGETHER + EJECTIONS)

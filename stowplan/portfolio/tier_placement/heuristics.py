@@ -1,10 +1,15 @@
 """Greedy-DP of the EGRL paper and a local search of this project, both counted in evaluations.
 
-A *map* assigns a tier to every tensor; tier 0 is the slowest. An *evaluation* is one run of the network on the (simulated) chip
-with a new map, valid or not, as in the paper (section 4).
+A *tier* is one memory of a chip's memory hierarchy; tier 0 is the slowest. A *map* assigns a tier to every tensor. It is
+*valid* if no capacity is ever exceeded. An *evaluation* is one run of the network on the (simulated) chip with a new map, valid
+or not, as in the paper (section 4). Arrays are those of :class:`stowplan.portfolio.tier_placement.arrays.Data`, for m tensors
+and T tiers. The paper is Khadka et al., "Optimizing memory placement using evolutionary graph reinforcement learning" (ICLR
+2021).
 
-A map that follows a hint puts every tensor into the fastest tier that the hint suggests, and then ejects tensors from overfull
-tiers. One such map is built for each of several thresholds. Heuristics that follow no hint run as well.
+A *hint* has, for each tensor and tier, a value in [0, 1] that says how good it is to put the tensor there. A map that follows a
+hint puts every tensor into the fastest tier that the hint suggests, and then *ejects* tensors from overfull tiers, that is,
+moves them into slower ones. One such map is built for each of several thresholds. Heuristics that follow no hint run as well.
+Nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -28,14 +33,14 @@ class AnnealingParameters(Parameters, frozen=True):
     """Parameters of annealing."""
 
     chunk: int = 5_000
-    """Moves between two calls of ``stop``."""
+    """Largest number of moves between two calls of ``stop``."""
     cold: float = 1e-4
-    """Part of the first temperature of an annealing run that is its last temperature."""
+    """Last temperature of an annealing run, as a fraction of its first one."""
     tries: int = 50
-    """Orders of tensors that are tried to find a first map if the slowest tier is too small for all tensors."""
+    """Number of orders of tensors that are tried to find a first map if the slowest tier is too small for all tensors."""
     thresholds: tuple[float, float] = (0.5, 0.2)
-    """Parts of the sum of a tensor's hinted values, one for each map that follows a hint. The tensor goes to the fastest tier
-    that has, together with the tiers above it, at least this part of the sum."""
+    """Fractions of the sum of a tensor's hinted values over all tiers, one for each map that follows a hint. The tensor goes to
+    the fastest tier that has, together with all faster tiers, at least this fraction of the sum."""
 
 
 PARAMS = parameters(AnnealingParameters, __name__)
@@ -55,7 +60,7 @@ class Walk:
     """Pairs (number of evaluations, best latency in ps) at the recorded improvements."""
 
     def note(self) -> None:
-        """Record the best latency if it has improved."""
+        """Record the best latency if it has improved since the last record."""
         if not self.progress or self.latency < self.progress[-1][1]:
             self.progress.append((self.evaluations, self.latency))
 
@@ -88,7 +93,7 @@ def greedy_dp(data: Data, tier: Ints, stop: Callable[[], bool], passes: int = 50
     """Greedy-DP of the EGRL paper: at most ``passes`` passes over all layers, until one brings no improvement.
 
     Each layer gets the best tiers for its weights and its output while all other tensors are fixed. The first map is ``tier``
-    [m], and ``stop`` says whether to end.
+    [m], which must be valid. ``stop`` is called after every 256 layers and says whether to end.
     """
     weights = np.full(len(data.compute), -1, np.int64)
     outputs = np.full(len(data.compute), -1, np.int64)
@@ -112,11 +117,20 @@ def greedy_dp(data: Data, tier: Ints, stop: Callable[[], bool], passes: int = 50
 
 
 class Search:
-    """Simulated annealing whose moves eject tensors from a tier that becomes overfull, in several runs.
+    """Simulated annealing whose moves eject tensors from a tier that becomes overfull, in several runs (:meth:`cool`).
 
     The ejected tensors are, of a few random ones, those whose ejection costs the least latency for each byte. In this way a
-    large tensor can replace several small ones in one move, for which annealing without ejections would have to pass through
-    worse maps.
+    large tensor can replace several small ones in one move. Annealing without ejections would have to pass through worse maps.
+    Its attribute ``walk`` has the best map of all runs.
+
+    Parameters
+    ----------
+    data
+        The arrays of the problem.
+    tier
+        [m] a valid map to start from.
+    seed
+        Seed of the random numbers.
     """
 
     def __init__(self, data: Data, tier: Ints, seed: int):
@@ -133,7 +147,7 @@ class Search:
         return max(1.0, float(engine.mean_loss(self.data, engine.start(self.data, greedy.tier, 0))))
 
     def restart(self, tier: Ints) -> None:
-        """Continue from another valid map [m]."""
+        """Continue from another valid map [m], with new random numbers. If it is the best so far, it is kept as the best."""
         self._cycles += 1
         self._state = engine.start(self.data, tier, self._seed + 7919 * self._cycles)
         self._now = engine.latency(self.data, self._state)
@@ -151,7 +165,8 @@ class Search:
     ) -> None:
         """Make one annealing run of ``moves`` moves, each an evaluation, from a first temperature (ps).
 
-        A move may eject at most ``ejections`` tensors. If that is 0, moves that would overfill a tier are rejected.
+        A move may eject at most ``ejections`` tensors. If that is 0, moves that would overfill a tier are rejected. ``stop`` is
+        called after every 5,000 moves, or more often in short runs, and says whether to end. ``temperature`` must be positive.
         """
         walk = self.walk
         # Short runs record their progress often enough for a plot.
@@ -176,11 +191,12 @@ def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Cal
     problem, data
         The problem, and its arrays for m tensors and T tiers.
     hint
-        A checked hint with values.
+        A checked hint with values (:func:`~stowplan.models.hint.check_hint`).
     begin
-        [m] a valid map, for tensors about which the hint says nothing or with little confidence.
+        [m] a valid map. It has the tiers of tensors whose hinted values are all 0, or whose confidence is less than
+        :data:`~stowplan.models.hint.TRUST`.
     stop
-        Called between two maps.
+        Called between two maps; True ends the search if there is a map already.
 
     Returns
     -------
@@ -202,7 +218,10 @@ def best_guided(problem: Problem, data: Data, hint: Hint, begin: Ints, stop: Cal
 
 
 def _in_order(problem: Problem, data: Data, hint: Hint) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Values [T, m] and confidences [m] of a hint, with tensors in the order of the arrays."""
+    """Values [T, m] and confidences [m] of a hint, with tensors in the order of the arrays.
+
+    Hints number tensors by layer, the arrays have all weights before all outputs. A hint without confidences has confidence 1.
+    """
     number: dict[tuple[int, bool], int] = {decision: place for place, decision in enumerate(placed(problem))}
     owners = zip(data.layer.tolist(), data.is_weight.tolist(), strict=True)
     order = [number[layer, not is_weight] for layer, is_weight in owners]
@@ -212,9 +231,9 @@ def _in_order(problem: Problem, data: Data, hint: Hint) -> tuple[NDArray[np.floa
 
 
 def _fastest_tiers(shares: NDArray[np.float64], least: float, otherwise: Ints) -> Ints:
-    """[m] the fastest tier that has, with those above it, at least the part ``least`` of a tensor's values.
+    """[m] the fastest tier that has, with all faster tiers, at least the fraction ``least`` of the sum of a tensor's values.
 
-    Tensors without any values get their tier of ``otherwise``.
+    ``shares`` [T, m] has the values. Tensors whose values are all 0 get their tier of ``otherwise``.
     """
     total = shares.sum(axis=0)
     above = np.cumsum(shares[::-1], axis=0)

@@ -1,7 +1,8 @@
 """Tier placements that differ as little as possible from an earlier plan.
 
 The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Tensors are then matched
-by their layers, and tiers by their names.
+by their layers, and *tiers*, the memories of the hierarchy, by their names. A *place* is the number of a tier and an offset in
+bytes from its start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from stowplan.portfolio.packing.keep_close import Boxes, Place, colliding, near_
 class Changes(ByValues):
     """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for tier placement.
 
-    There is one decision for each tensor: its tier and, if tiers are address spaces, its offset.
+    There is one decision for each tensor: its tier and, if tiers are address spaces, its offset. Decisions are numbered by
+    layer, and the weights of a layer, if it has any, come before its output. The constructor raises UsageError as
+    :meth:`match_values` does.
     """
 
     what = "tensor"
@@ -32,8 +35,10 @@ class Changes(ByValues):
         super().__init__(problem, given)
 
     def match_values(self, given: KeepClose) -> Sequence[Place | None]:
-        """The earlier tier and offset of each tensor; None for a tensor that has none in the earlier plan, or whose tier the
-        problem does not have.
+        """The place of each tensor in a plan of an earlier version of the problem.
+
+        It is None for a tensor that the earlier plan does not have, or whose earlier tier the problem does not have. If tiers
+        are address spaces, all places are None if the earlier plan has no offsets.
 
         Raises
         ------
@@ -65,23 +70,29 @@ class Changes(ByValues):
         return places
 
     def values(self, plan: Any) -> Sequence[Place]:
-        """Tier and offset (in bytes) of each tensor; the offset is 0 if tiers are no address spaces."""
+        """The place of each tensor in a plan; the offset is 0 if tiers are no address spaces."""
         tiers = tiers_of(self._structure, plan)
         return list(zip(tiers, offsets_of(self._structure, plan) or [0] * len(tiers), strict=True))
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """The plan with the tiers and offsets ``values``."""
+        """The plan with the places ``values``, which is not checked; ``near`` is not used."""
         spaces = self._structure.problem.address_spaces
         return plan_of(self._structure, [tier for tier, _ in values], [offset for _, offset in values] if spaces else None)
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """Returns a function from a tensor to the tensors that occupy its earlier place in ``plan``."""
+        """Returns a function from a tensor to the other tensors that occupy bytes of its earlier place in ``plan``.
+
+        If tiers are no address spaces, these are none.
+        """
         if not self._structure.problem.address_spaces:
             return super().coupled(plan)
         return colliding(self._boxes(self.earlier), self._boxes(self.values(plan)))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Yields plans with the same tiers as ``plan`` and fewer and fewer changed offsets."""
+        """Yields plans with the same tiers as ``plan`` and fewer and fewer changed offsets, until the budget is used up.
+
+        Nothing is yielded if tiers are no address spaces. The latency is that of ``plan``, so that ``ceiling`` is not used.
+        """
         problem = self._structure.problem
         if not problem.address_spaces:
             return
@@ -91,7 +102,7 @@ class Changes(ByValues):
             yield self.plan(places, plan)
 
     def _boxes(self, places: Sequence[Place | None]) -> Boxes:
-        """The rectangles of steps and bytes that tensors occupy at these places; tensors without a place are left out."""
+        """The rectangles of steps and bytes that tensors occupy at these places; tensors whose place is None are left out."""
         return stacked_boxes(
             (tier.capacity for tier in self._structure.problem.tiers),
             (

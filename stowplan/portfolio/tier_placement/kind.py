@@ -1,7 +1,8 @@
 """The kind ``tier_placement``: how its plans are verified and described, and which candidates and baselines it has.
 
 A plan assigns every tensor of a neural network, the weights and the output of each layer, to a *tier* of a chip's memory
-hierarchy, for example DRAM or SRAM. The objective is the latency of one inference in ps.
+hierarchy, for example DRAM or SRAM. The objective is the latency of one inference in picoseconds.
+:class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run."""
 
     exact_layers: int = 1_500
-    """Layers up to which CP-SAT and the MILP run. For more layers CP-SAT gains nothing, and the linear relaxation proves bounds
-    sooner than the MILP."""
+    """Number of layers up to which CP-SAT and the MILP run. For more layers CP-SAT gains nothing, and the linear relaxation
+    proves bounds sooner than the MILP."""
     small: int = 64
-    """Layers up to which the presolver runs."""
+    """Number of layers up to which the presolver, a short exact search before all other candidates, runs."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -72,6 +73,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
+    """The function of the candidate of this name; raises KeyError for other names."""
     from stowplan.portfolio.tier_placement import candidates
 
     return {
@@ -88,6 +90,11 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
+    """Details for the result: the size of the network, and with a plan the bytes of weights and outputs in each tier.
+
+    ``floor`` is a lower bound of the latency in ps. Without a plan, an ``explanation`` says why none exists, if counting bytes
+    proves it.
+    """
     facts: dict[str, Any] = {
         "layers": len(problem.layers),
         "tensors": sum(1 + bool(layer.weight_bytes) for layer in problem.layers),

@@ -1,6 +1,7 @@
 """The learned candidate for tier placement: it places all tensors by one forward pass of a trained graph network.
 
-The network is a *policy* of EGRL: it gives a probability of each tier for every tensor.
+The network is a *policy* of EGRL: it gives, for every tensor (the weights or the output of a layer), a probability of each
+*tier* of the chip's memory hierarchy.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _read_policy(path: Path) -> Policy:
-    """Read a policy from a checkpoint file."""
+    """Read a policy from a checkpoint file; raises InputError if the file is no policy, is damaged or of another version."""
     from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 
     return Policy.load(path)
@@ -43,8 +44,8 @@ class PolicyParameters(Parameters, frozen=True):
     layer_seconds: float = 1e-4
     """Seconds for each layer of the network, for a forward pass and decoding on one idle core."""
     large: int = 1_500
-    """Layers above which the policy always runs. With so many layers, the local search has its first plan later than the
-    policy, and this plan is worse."""
+    """Number of layers above which the policy always runs. With so many layers, the local search finds its first plan later
+    than the policy does, and that plan is worse than the policy's."""
 
 
 PARAMS = parameters(PolicyParameters, __name__)
@@ -53,7 +54,7 @@ PARAMS = parameters(PolicyParameters, __name__)
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
     """Describe the learned candidate. If it cannot run, ``Candidate.unavailable`` gives the reason.
 
-    ``others`` is the number of candidates of other families in the run.
+    ``others`` is the number of candidates of other families in the run. Raises OSError if the policy's file cannot be read.
     """
     unavailable = "" if problem.features else "needs node features, as reading a network gives; the problem has none"
     return POLICY.candidate(
@@ -67,7 +68,11 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 
 
 def egrl(problem: Problem, context: Context) -> None:
-    """The candidate ``egrl``: it reports the plan of one forward pass, or leaves a note if the policy is for another chip."""
+    """The candidate ``egrl``: it reports the plan of one forward pass.
+
+    It leaves a note instead if the policy is for a chip with another number of tiers or for other node features, or if some
+    tensor finds no place. Raises InputError if the policy's file is no policy or is damaged.
+    """
     if report_if_overloaded(context, find_overload(problem)):
         return
     policy = POLICY.load()

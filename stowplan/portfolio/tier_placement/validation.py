@@ -1,6 +1,8 @@
 """How policies of EGRL are validated: their maps, and the best maps that keep some tensors in the policy's tiers.
 
-A *map* assigns a tier to every tensor. :mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
+A *tier* is one memory of a chip's memory hierarchy. A *map* assigns a tier to every tensor. EGRL, the agent that trains the
+policies, makes a whole map at once, which here counts as a *game*; its decisions are the tiers of the tensors.
+:mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.tier_placement.egrl.policy import Policy
 
 
-#: Number of maps that the search evaluates.
+#: Number of maps that the search of :meth:`EgrlPlayer.searched` evaluates.
 EVALUATIONS = 100
 
 
@@ -29,18 +31,21 @@ class EgrlPlayer:
     """A player with a graph network, which gives its most likely map and random maps. Both are decoded to valid maps.
 
     The search is a training run of EGRL on this problem alone that starts with the policy's weights. Its result is the better
-    one of two maps: that of the trained network and that of the original one.
+    one of two maps: that of the trained network and that of the original one. Games have no estimates of positions, because a
+    policy of EGRL makes none.
     """
 
     def __init__(self, policy: Policy):
         self.policy = policy
 
     def likeliest(self, problem: Problem, stop: Stop) -> Game | None:
-        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`. InputError is raised as well if a tensor finds no
+        place."""
         return None if stop() else Game(self.policy.place(problem))
 
     def sampled(self, problem: Problem, count: int, seed: int, stop: Stop) -> Sequence[Game]:
-        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`. Raises InputError under the same conditions as
+        :meth:`likeliest`."""
         from stowplan.learned_guidance.tier_placement.decode import Decoder
         from stowplan.learned_guidance.tier_placement.egrl.population import draw
 
@@ -52,7 +57,8 @@ class EgrlPlayer:
         return games
 
     def searched(self, problem: Problem, seed: int, stop: Stop) -> Game | None:
-        """See :class:`~stowplan.portfolio.validation.adapter.Player`."""
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`. The game is lost if the policy cannot play this problem,
+        or if the chip's own compiler finds no map."""
         from stowplan.learned_guidance.tier_placement.egrl.trainer import Trainer
         from stowplan.learned_guidance.training.run import run
 
@@ -68,7 +74,10 @@ class EgrlPlayer:
 
 
 class Tiers:
-    """A map as a sequence of decisions: the tier of each tensor, in the order of the layers."""
+    """A map as a sequence of decisions: the tier of each tensor, in the order of the layers, weights before the output.
+
+    ``plan`` is the plan of the map.
+    """
 
     rest = "offsets"
 

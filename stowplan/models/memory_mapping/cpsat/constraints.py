@@ -34,7 +34,9 @@ class Constraints:
         self.model = variables.model
         self.problem = variables.problem
         self.is_exact_open = self.problem.channels > 1 and not variables.forbidden
+        """Whether the time at which a boundary opens has a variable of its own (L7)."""
         self.complete_by = variables.open if self.is_exact_open else variables.left
+        """For each boundary, the latest time in ps at which a copy-out may end that must be complete there."""
         self._load: defaultdict[int, list[tuple[int, Literal]]] = defaultdict(list)
         preloads: list[Literal] = []
         for tensor in variables.tensors:

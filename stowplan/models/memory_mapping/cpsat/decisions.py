@@ -1,6 +1,8 @@
 """The decisions of a plan that the complete CP-SAT model represents: those at accesses and in gaps, and the order of copies.
 
-Offsets are not among them (``offsets``). The hint for a plan and the plan of a solution both go through these decisions.
+An *access* is a step that uses a tensor, and the *gaps* of a tensor lie between its accesses
+(:mod:`stowplan.models.memory_mapping.accesses`). Offsets are not among the decisions (``offsets``). The hint for a plan and the
+plan of a solution both go through these decisions.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ class CopyOut:
     start: int
     """Boundary at which it is queued."""
     until: int
-    """Boundary up to which the copy needs the residency."""
+    """Boundary up to which the copy needs the residency of the tensor. The residency ends there or later."""
 
 
 @dataclass(slots=True)

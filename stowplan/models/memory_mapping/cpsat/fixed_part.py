@@ -137,7 +137,10 @@ class FixedSpace:
         return sum(high - low for low, high in self.gaps(step, step + 1))
 
     def offsets(self, first: int, last: int, units: int) -> cp_model.Domain | None:
-        """The offsets at which this many units are free during all steps between two boundaries; None if all memory is free."""
+        """The offsets at which this many units are free during all steps between two boundaries.
+
+        The domain is empty if there are no such offsets. The result is None if all memory is free.
+        """
         gaps = self.gaps(first, last)
         if gaps == [(0, self._capacity)]:
             return None

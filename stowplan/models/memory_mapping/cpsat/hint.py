@@ -1,7 +1,8 @@
 """Converts any valid plan into decisions that the complete model can represent, and into values of all its variables.
 
 These values are a complete hint, from which CP-SAT can start directly. The decisions are those of the plan or of a plan that is
-at least as good; ``docs/reference/memory-mapping-models.md`` proves that there are such decisions.
+at least as good; ``docs/reference/memory-mapping-models.md`` proves that there are such decisions. Comments name its lemmas,
+such as L4. A tensor is *landed* at an access, a step that uses it, if it is resident in fast memory with its content.
 """
 
 from __future__ import annotations

@@ -212,8 +212,8 @@ class Merger:
 
 
 def without_idle(neighbourhood: Neighbourhood, plan: Plan) -> Plan:
-    """The plan without idle residencies, that is, those in which no use is served from fast memory, and without their
-    copies."""
+    """The plan without *idle* residencies and their copies. A residency is idle if no use is served from fast memory during
+    it."""
     facts = neighbourhood.timeline.facts
     fast = set(plan.fast_uses)
     remaining: list[Residency] = []
@@ -269,7 +269,8 @@ class NeighbourhoodModel:
     Raises
     ------
     NotImplementedError
-        As :class:`~stowplan.models.memory_mapping.cpsat.model.MemoryMappingModel` does.
+        The model would be too large, or there are several copy channels and a copy takes no time; see
+        :class:`~stowplan.models.memory_mapping.cpsat.model.MemoryMappingModel`.
     """
 
     def __init__(self, neighbourhood: Neighbourhood):
@@ -330,7 +331,7 @@ def improve(neighbourhood: Neighbourhood, **limits: Unpack[Limits]) -> Improveme
     Raises
     ------
     NotImplementedError
-        As :class:`NeighbourhoodModel` does.
+        There are several copy channels, and a copy takes no time.
     """
     if not neighbourhood.free or size_estimate(neighbourhood.sequences) > MAX_LITERALS:
         return Improvement("empty", None)

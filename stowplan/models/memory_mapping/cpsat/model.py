@@ -53,7 +53,7 @@ class MemoryMappingModel:
         the same step are together no larger than its capacity. It is then a relaxation, and there may be no offsets for a
         solution.
     lower_bound_ps
-        A proven lower bound on the objective.
+        A proven lower bound on the objective in ps.
     sequences
         :func:`~stowplan.models.memory_mapping.accesses.access_sequences` of the problem, if the caller has computed them.
     fixed_part
@@ -277,9 +277,9 @@ def solve(
     time_limit
         Limit in seconds, including the time to build the model.
     hint
-        A valid plan to start from.
+        A valid plan to start from; None if there is none.
     lower_bound_ps
-        A proven lower bound, for example from :class:`~stowplan.models.memory_mapping.milp.segments.SegmentBounds`.
+        A proven lower bound in ps, for example from :class:`~stowplan.models.memory_mapping.milp.segments.SegmentBounds`.
     on_plan, on_bound
         Called with every better plan and bound, from the solver's threads.
     work
@@ -294,7 +294,8 @@ def solve(
     Raises
     ------
     NotImplementedError
-        See :class:`~stowplan.models.memory_mapping.cpsat.model.MemoryMappingModel`.
+        The model would have more than about :data:`MAX_SIZE` literals, or there are several copy channels and a copy takes no
+        time (:class:`MemoryMappingModel`).
     """
     search = _Search(problem, time_limit, work, lower_bound_ps, on_plan, on_bound)
     search.offer_plan(Plan(problem=problem.digest, program=problem.name, target=problem.target, objective=problem.all_slow_ps))

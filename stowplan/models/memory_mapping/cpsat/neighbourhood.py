@@ -125,13 +125,15 @@ class Neighbourhood:
         return [point for point in sorted(points) if self.start <= point <= self.end and not closed[point]]
 
     def boundary(self, point: int) -> int:
-        """The boundary of the small problem for a boundary of the program, which must be on the axis."""
+        """The boundary of the small problem for a boundary of the program, which must be on the time axis; otherwise
+        AssertionError or IndexError is raised."""
         place = bisect_left(self.axis, point)
         assert self.axis[place] == point
         return place + 1
 
     def point(self, boundary: int) -> int:
-        """The boundary of the program for a boundary of the small problem."""
+        """The boundary of the program for a boundary of the small problem. The first and the last boundary, which lie outside
+        the two added steps, count as the borders of the window."""
         return self.axis[min(max(0, boundary - 1), len(self.axis) - 1)]
 
     # --------------------------------------------------------------------------------------------------------- problem

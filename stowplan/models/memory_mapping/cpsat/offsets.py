@@ -1,6 +1,7 @@
 """Offsets of residencies: a packing for fixed times (:func:`pack`), and variables of the complete model.
 
-Offsets in the model count units of the problem's alignment.
+Offsets in the model count units of the problem's alignment. A *uniform alias group* is a tensor of which all uses must be fast,
+at one offset, or all slow (``alias_rule="uniform"``).
 """
 
 from __future__ import annotations

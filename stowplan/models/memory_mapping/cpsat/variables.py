@@ -1,7 +1,8 @@
 """The variables of the complete model, tensor by tensor.
 
 A Boolean variable that can only be false is None, so that no constraints are built for choices that a problem does not have. A
-tensor is *landed* if it is resident with its content, that is, after a copy-in is complete.
+tensor is *landed* if it is resident with its content, that is, after a copy-in is complete. A *uniform alias group* is a tensor
+of which all uses must be fast or all slow (``alias_rule="uniform"``).
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class CopyOutVariables:
 
 @dataclass
 class AccessVariables:
-    """The variables of one access of one tensor, and of the gap before it. A variable that is None can only be false."""
+    """The variables of one access of one tensor, a step that uses it, and of the gap before it. A variable that is None can
+    only be false."""
 
     landed: Literal | None = None
     """Whether the tensor is resident with its content at the access."""

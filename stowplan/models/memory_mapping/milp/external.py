@@ -60,16 +60,21 @@ def bound_with(
     plan
         A valid plan to start from; None for none.
     node_limit
-        Largest number of nodes of each MILP, for solvers in this process.
+        Largest number of nodes of each MILP, for solvers in this process; None for no limit.
     on_bound
         Called with every better bound in ps, possibly from another thread.
     should_stop
         The search ends when this returns True.
 
+    Returns
+    -------
+    ExternalBound
+        The best bound so far, also if time runs out. It is at least the bound that needs no solver.
+
     Raises
     ------
     UsageError
-        The solver is not available.
+        The solver is not available, or it rejects the call.
     """
     check_solver(solver)
     began = time.monotonic()

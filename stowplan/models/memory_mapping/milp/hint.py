@@ -4,8 +4,9 @@ The solution for a plan has values of all columns and costs no more than the pla
 the relaxation is valid because there is such a solution for *every* valid plan. Tests check this on random plans, in whole
 numbers and without a solver.
 
-For a hint, the linear relaxation is solved with rows for the copy channels (*windows*), to optimality if time allows. Without
-windows, its solution would copy in far more than the channels can.
+A tensor is *landed* at an access, a step that uses it, if it is in fast memory with its content. For a hint, the linear
+relaxation is solved with rows for the copy channels (*windows*), to optimality if time allows. Without windows, its solution
+would copy in far more than the channels can.
 """
 
 from __future__ import annotations

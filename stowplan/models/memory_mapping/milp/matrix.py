@@ -35,7 +35,8 @@ LARGEST = 1e3
 #: Largest number of characters of a tensor's name in the names of columns.
 MAX_NAME = 40
 
-#: Number of rounds without progress after which the search for windows ends.
+#: Number of successive rounds without progress after which the search for windows ends. A round solves a linear program and
+#: adds the windows that its solution violates.
 PATIENCE = 30
 
 
@@ -160,7 +161,8 @@ def linear_windows(
     should_stop: Callable[[], bool] | None = None,
     on_bound: Callable[[int], None] | None = None,
 ) -> list[Window]:
-    """Windows that solutions of the linear relaxation violate, found in rounds until there are none or time runs out.
+    """Windows that solutions of the linear relaxation violate, found in rounds until there are none, time runs out, or
+    :data:`PATIENCE` rounds bring no progress.
 
     Parameters
     ----------

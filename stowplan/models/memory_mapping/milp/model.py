@@ -16,7 +16,7 @@ every plan. There are rows for:
 
 * capacity: the occupied units at each step, as a chain of differences between steps, which keeps the matrix sparse;
 * slow memory: slow reads and copies-in find valid content there;
-* time: the latency of each step and, if stalls are allowed, a wait at each boundary;
+* time: the latency of each step and, if stalls (waits for copies) are allowed, a wait at each boundary;
 * copy channels: rows over windows of time, added on demand (:mod:`~stowplan.models.memory_mapping.milp.tightening`).
 
 The relaxation leaves out offsets and the order of copies. A tensor that is copied in occupies memory only shortly before its
@@ -228,6 +228,8 @@ class RelaxationModel(Program):
 
 class TensorColumns:
     """Builds the columns and rows of one tensor.
+
+    A *uniform alias group* is a tensor of which all uses must be fast or all slow (``alias_rule="uniform"``).
 
     Attributes
     ----------

@@ -15,7 +15,7 @@ from stowplan.models.mip.matrix import FloatArray
 
 
 def prices_of(search: RelaxationSearch, duals: FloatArray) -> Prices:
-    """The prices that correspond to the duals of the last linear program, which have shape ``[rows]``."""
+    """The prices that correspond to ``duals``, the row duals of the last linear program of a search, of shape ``[rows]``."""
     return _Reader(search, duals).prices()
 
 
@@ -148,6 +148,10 @@ class PriceBook:
 
         Parameters
         ----------
+        search
+            A search that has solved a linear program of the segment's relaxation. Without duals, nothing is added.
+        start, end
+            First step, and first step after the segment, in the program.
         use, uses
             Number of the segment's first use in the program, and its number of uses.
         tensors

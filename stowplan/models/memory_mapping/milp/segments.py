@@ -5,10 +5,10 @@ program is therefore cut into segments, each of which is a problem of its own. T
 that the segment takes in any plan of the program (:class:`SegmentProblems`).
 
 The bound of a segment comes from its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.tightening`), first as a
-linear program, then with cuts. Then pairs of neighbours are joined into one segment, whose relaxation also has the bounds of
-its parts as rows, and so on up to the whole program. Finally the same is done with MILPs, starting from shorter segments. The
-bound of the program is the largest sum of bounds of disjoint segments; steps in none of them count with their least latency
-(lemma B5 of ``docs/reference/memory-mapping-models.md``).
+linear program, then with rounding cuts. Then pairs of neighbours are joined into one segment, whose relaxation also has the
+bounds of its parts as rows, and so on up to the whole program. Finally the same is done with MILPs, starting from shorter
+segments. The bound of the program is the largest sum of bounds of disjoint segments; steps in none of them count with their
+least latency (lemma B5 of ``docs/reference/memory-mapping-models.md``).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SegmentProblems:
         self._accesses = accesses_of(problem)
 
     def between(self, start: int, end: int) -> Problem:
-        """The problem of the steps ``[start, end)``. Both boundaries must lie outside all loops."""
+        """The problem of the steps ``[start, end)``. Neither boundary may lie strictly inside a loop; this is not checked."""
         problem = self._problem
         number: dict[int, int] = {}
         for step in problem.steps[start:end]:
@@ -77,11 +77,13 @@ class SegmentProblems:
         return self._problem.tensors[tensor].is_output if following is None else following.read is not None
 
 
-#: Approximate number of uses in the segments whose MILPs are solved first, and in those whose linear programs are solved first.
+#: Approximate number of uses (reads and writes of tensors by steps) in a segment: for the segments whose MILPs are solved
+#: first, and for the segments whose linear programs are solved first.
 SHORT_USES = 250
 LONG_USES = 1000
 
-#: Largest number of uses in a segment.
+#: Neighbouring segments are joined to a longer one that is bounded, too, unless it would have more uses than this. Its linear
+#: program would take too long.
 MOST_USES = 4000
 
 #: A loss is the time by which a bound exceeds the sum of the least latencies. Losses below this fraction of the difference

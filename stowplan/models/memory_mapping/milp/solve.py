@@ -1,7 +1,9 @@
 """Solves one relaxation with HiGHS: linear programs in rounds, each with rows that the last solution violates, then its MILP.
 
-HiGHS gets a scaled copy of the relaxation, in which picoseconds and bytes become numbers near one. The candidate ``relaxation``
-of memory mapping uses this search for the segments of a program.
+HiGHS gets a scaled copy of the relaxation, in which picoseconds and bytes become numbers near one. The rows that are added are
+*windows*, which limit the copies between two boundaries to the time that passes there, and rounding cuts
+(:mod:`~stowplan.models.memory_mapping.milp.tightening`). The candidate ``relaxation`` of memory mapping uses this search for
+the segments of a program.
 """
 
 from __future__ import annotations
@@ -170,7 +172,8 @@ MAX_WINDOWS = 200
 WINDOW_TOLERANCE = 1e-7
 
 #: A round makes progress if it raises the bound by the fraction ``LEAST_PROGRESS`` of the difference between the all-slow and
-#: the least latency. The search ends after ``MAX_IDLE`` successive rounds without progress.
+#: the least latency, that is, between the time with all tensors in slow memory and the sum of the least latencies of all steps.
+#: The search ends after ``MAX_IDLE`` successive rounds without progress.
 LEAST_PROGRESS = 2e-5
 MAX_IDLE = 2
 
@@ -191,9 +194,9 @@ class Effort:
     seed: int = 0
     """Random seed of HiGHS."""
     iteration_limit: int | None = None
-    """Largest number of simplex iterations of a linear program."""
+    """Largest number of simplex iterations of a linear program; None for no limit."""
     node_limit: int | None = None
-    """Largest number of nodes of branch and bound."""
+    """Largest number of nodes of branch and bound; None for no limit."""
     should_stop: Callable[[], bool] | None = None
     """The search ends when this returns True."""
 
@@ -290,7 +293,8 @@ class RelaxationSearch:
                 return
 
     def cut(self) -> None:
-        """Solve further rounds of linear programs with rounding cuts and violated windows, after :meth:`linear`."""
+        """Solve further rounds of linear programs with rounding cuts and violated windows, after :meth:`linear`. The rounds end
+        if no cut is violated, after :data:`MAX_IDLE` successive rounds without progress, or with the effort."""
         model = self.model
         finder = RoundingCuts(
             np.array(model.lower, dtype=np.int64),
@@ -318,7 +322,8 @@ class RelaxationSearch:
             idle = 0 if self.bound - before >= LEAST_GAIN * self._gain else idle + 1
 
     def integral(self) -> None:
-        """Solve the MILP, after :meth:`linear`, and repeat it with windows that its solution violates."""
+        """Solve the MILP, after :meth:`linear`, and repeat it with windows that its solution violates. Does nothing if
+        :meth:`linear` has left no solution."""
         if self.values is None or not self.model.cost:
             return
         self.optimal = False

@@ -40,7 +40,7 @@ MOST_OVERLAP = 0.6
 
 
 class WindowSeparator:
-    """Finds windows that a solution violates, and builds their rows."""
+    """Finds windows that a solution violates, and builds their rows. Copies that take no time are ignored."""
 
     def __init__(self, model: RelaxationModel):
         self.model = model
@@ -112,7 +112,7 @@ class WindowSeparator:
         return leave - stall, leave
 
     def rows(self, windows: Iterable[Window]) -> Rows:
-        """The rows of these windows, one for each."""
+        """The rows of these windows, one for each, in the same order."""
         model, rows = self.model, Rows()
         for start, end in windows:
             inside = np.flatnonzero((self._release >= start) & (self._deadline <= end))

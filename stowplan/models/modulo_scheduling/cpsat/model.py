@@ -1,11 +1,12 @@
 """The CP-SAT model of modulo scheduling at one initiation interval (II): variables, constraints, objective.
 
 Every group of instructions that must share a tile has variables for its tile. The time of an instruction is II · round + slot,
-but not every instruction needs a time in the model. With unlimited delays and single links, only instructions on recurrences
-need one, since all others can wait until a slot of their tile is free
-(:func:`~stowplan.models.modulo_scheduling.assemble.list_schedule`). Some further instructions may need a slot, but no round
-(:attr:`Structure.slotted`). Such a *partial* model is small and still exact. A *whole* model has the times of all instructions;
-it is needed for limited delays, for routes over several links, and for the makespan.
+but not every instruction needs a time in the model. The *delay* of a value is the time that it waits at its consumer. If delays
+are not limited and every value takes at most one link, only instructions on recurrences need times, since all others can wait
+until a slot of their tile is free (:func:`~stowplan.models.modulo_scheduling.assemble.list_schedule`). Some further
+instructions may need a slot, but no round (:attr:`Structure.slotted`). Such a *partial* model is small and still exact. A
+*whole* model has the times of all instructions; it is needed for limited delays, for routes over several links, and for the
+makespan.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ from stowplan.models.modulo_scheduling.cpsat.resources import Links, Ports, Wait
 from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.structure import Structure
 
-#: For IIs up to this number, a model with the times of all instructions has a literal for each instruction, tile and slot.
-#: Other models combine tile and slot of each instruction into one number, and require that all these numbers differ.
+#: For IIs up to this number, a model with the times of all instructions has a literal for each instruction, tile and slot. For
+#: larger IIs, only models of links or registers have these literals. All other models combine tile and slot of each instruction
+#: into one number, and require that all these numbers differ.
 MOST_LITERAL_SLOTS = 4
 
 
@@ -257,7 +259,9 @@ class ModuloModel(PlaceModel):
         Returns
         -------
         Plan or None
-            An unverified plan; None if starts would share a tile or no complete plan can be built.
+            An unverified plan; None if no complete plan can be built from the tiles and times of the solution: an instruction
+            finds no free slot; memory requests find no port; values do not fit into memory or registers; or two *starts*,
+            instructions that the hardware starts at a set time, would share a tile.
         """
         structure = self.structure
         tiles = self.extract_tiles(value)
@@ -269,7 +273,10 @@ class ModuloModel(PlaceModel):
         return make_plan(structure, self.ii, tiles, times, routes)
 
     def _first_rounds(self, known_times: Mapping[int, int]) -> list[int]:
-        """[instructions] times of a whole model, with each flow shifted to the first possible round."""
+        """[instructions] times of a whole model, with each *flow* shifted to the first possible round.
+
+        A flow is a set of instructions that values over links connect.
+        """
         times = [known_times[number] for number in self.timed]
         if not self._may_move:
             return times

@@ -1,6 +1,10 @@
 """Variables and constraints of tiles: on which tile each group of instructions is, and the reach of links between them.
 
-:class:`LeastIIModel` minimizes the initiation interval (II) with only these constraints and recurrences, without slots.
+A *group* is a set of instructions that must share a tile, *siblings* are instructions that must be on different tiles, and a
+*start* is an instruction that the hardware starts at a set time (:mod:`stowplan.models.modulo_scheduling.structure`).
+
+:class:`LeastIIModel` minimizes the initiation interval (II) with only these constraints and those of recurrences, which are
+cycles of values over several iterations. It leaves out slots (clocks modulo the II).
 
 :func:`bands` restricts each instruction to a few tiles, for a first plan of large graphs on a row of tiles. The loop body is
 laid out along the row, and the instructions of each depth get a narrow band of tiles. The restricted model proves nothing, but
@@ -25,7 +29,8 @@ from stowplan.models.modulo_scheduling.structure import Precedence, Structure, l
 
 @dataclass(frozen=True)
 class Relax:
-    """Families of constraints that are left out of a model, to find out which of them make it infeasible."""
+    """Families of constraints that are left out of a model, to find out which of them make the problem infeasible. A solution
+    of a model without some constraints need not be a valid plan."""
 
     siblings: bool = False
     """Whether siblings may share a tile."""
@@ -211,7 +216,7 @@ class PlaceModel:
         return [place[group] for group in self.structure.group]
 
     def hint_places(self, plan: Plan) -> None:
-        """Give the tiles of a plan as an incomplete hint."""
+        """Give the tiles of a valid plan as an incomplete hint."""
         cpsat_runner.add_hint(self.model, self.place_values(self.mapped_tiles(plan), plan), complete=False)
 
     def mapped_tiles(self, plan: Plan) -> list[int]:
@@ -280,7 +285,8 @@ class LeastIIModel(PlaceModel):
         Returns
         -------
         Plan or None
-            None if two instructions would need the same slot, since the model leaves slots out.
+            An unverified plan; None if no complete plan can be built from the tiles and times of the solution, for example
+            because two instructions would need the same slot, which the model leaves out.
         """
         ii = value(self.ii)
         tiles = self.extract_tiles(value)
@@ -293,7 +299,7 @@ class LeastIIModel(PlaceModel):
         return None if scheduled is None else make_plan(self.structure, ii, tiles, scheduled)
 
 
-#: Number of tiles in a band.
+#: Number of tiles in a band, by default.
 WIDTH = 3
 
 

@@ -1,7 +1,7 @@
 """Two further uses of the model: why there is no plan (:func:`explain`), and the plan that is closest to an earlier one.
 
-:func:`explain` leaves out one family of constraints after the other. If there is a plan without a family, that family is
-reported as a reason.
+:func:`explain` leaves out one family of constraints after the other, such as all constraints that keep siblings on different
+tiles. If there is a plan without a family, that family is reported as a reason.
 
 :func:`solve_closest` finds the schedule at one initiation interval that changes the fewest decisions of an earlier schedule.
 It uses the complete :class:`~stowplan.models.modulo_scheduling.cpsat.model.ModuloModel`, but without symmetry breaking, which
@@ -25,12 +25,16 @@ from stowplan.models.modulo_scheduling.plan import Plan
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 
-#: Fraction of the whole budget for each family of constraints.
+#: Fraction of the whole budget that :func:`explain` may use for each family of constraints.
 SHARE = 0.05
 
 
 def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
-    """A sentence which says that there is no plan at any II up to ``ii``, and the rules without which there would be one."""
+    """A sentence which says that there is no plan at any II up to ``ii``, and the rules without which there would be one.
+
+    That there is no plan must be proven already. If the budget is spent before all families of constraints have been tried, the
+    sentence may name too few rules, or none.
+    """
     families = {
         "siblings stand on different tiles": (structure, Relax(siblings=True)),
         "starts stand on different tiles": (structure, Relax(starts=True)),
@@ -63,7 +67,7 @@ def _without_variables(problem: Problem) -> Problem:
     return msgspec.structs.replace(problem, instructions=tuple(map(stripped, problem.instructions)), variables=())
 
 
-#: Largest number of literals; larger models are not built.
+#: Largest number of literals (Boolean variables) of the model of :func:`solve_closest`; larger models are not built.
 MOST_LITERALS = 100_000
 
 
@@ -91,7 +95,8 @@ def solve_closest(
     Returns
     -------
     Plan or None
-        An unverified plan; None if the model would have more than :data:`MOST_LITERALS` literals, or if no plan was found.
+        An unverified plan; None if the problem has no instructions, if the model would have more than :data:`MOST_LITERALS`
+        literals, or if no plan was found.
     """
     problem = structure.problem
     links = problem.rules.pass_through

@@ -1,7 +1,9 @@
 """Constraints of the resources that values need: links, which carry one value in each clock, registers in which values wait,
 ports of memory, and words of tile memory.
 
-Ports and buffers in tile memory are for values that are sent over the asynchronous fabric.
+Values over links are synchronous. All other values are sent over the *asynchronous fabric*, a second network that also leads to
+memory. Ports are those of the fabric's interfaces to memory. A *buffer* is the space in the memory of a tile where a value
+that was sent over the fabric waits for its readers. A *slot* is a clock modulo the initiation interval.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from stowplan.models.modulo_scheduling.plan import Plan
 
 
 class Links:
-    """Chooses, for every value, links that lead from its producer to all its consumers without detours.
+    """Chooses, for every value over links, links that lead from its producer to all its consumers without detours.
 
     Every route takes the least number of clocks between the two tiles. A value therefore leaves each tile at one known clock,
     and its consumers share the links up to that tile.
@@ -104,7 +106,7 @@ class Links:
                 self._busy[tile, link, slot][source] = busy
 
     def values(self, plan: Plan) -> Iterator[tuple[cp_model.IntVar, int]]:
-        """The values of all variables of this object for the routes of a plan."""
+        """The values of all variables of this object for the routes of a valid plan."""
         problem, ii = self.parent.problem, self.ii
         used: dict[int, set[tuple[int, int]]] = defaultdict(set)
         for edge, route in zip(problem.edges, plan.routes, strict=True):
@@ -158,7 +160,8 @@ class Links:
 
 
 class Waits:
-    """Requires that there are registers for the values that wait, and that no value is overwritten before it is read.
+    """Requires that there are registers for the values that wait, and that no value is overwritten before it is read. The
+    machine must have registers.
 
     A value waits in every slot after the one in which it is ready, up to the one in which its consumer is issued. On machines
     with registers, links take no clocks, and no value waits for a whole interval. The slots of producer and consumer therefore

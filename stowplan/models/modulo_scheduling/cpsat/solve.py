@@ -21,17 +21,18 @@ from stowplan.models.modulo_scheduling.problem import Problem
 from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.outcome import Best, Outcome
 
-#: Fractions of the budget: for the first attempt at the least II, for each attempt at a larger II, and, as a reserve, for the
-#: makespan.
+#: Fractions of the budget (:class:`~stowplan.models.cpsat_runner.Budget`): for the first attempt at the least II, for each
+#: attempt at a larger II, and, as a reserve, for the makespan.
 FIRST_SHARE, STEP_SHARE, MAKESPAN_SHARE = 0.2, 0.1, 0.2
 
 #: Fraction of the budget for the first attempt at the largest II, if delays are limited.
 NARROW_SHARE = 0.3
 
-#: Largest number of literals of models in which all instructions have times. Larger models would take longer than they save.
+#: Largest number of literals (Boolean variables) of models in which all instructions have times. Larger models would take
+#: longer than they save.
 MOST_LITERALS = 400_000
 
-#: Bounds larger than this mean that the model has no solutions.
+#: Bounds on an II or a makespan that are larger than this mean that the model has no solutions.
 MOST_BOUND = 1 << 40
 
 #: The result of one attempt: a plan was found, it is proven that there is none, or neither.
@@ -46,7 +47,8 @@ def solve(
     Parameters
     ----------
     incumbent
-        Called between two models for the best valid plan that other candidates have found.
+        Called between two models for the best valid plan that other candidates of the ``solve`` call have found; None as its
+        result means that there is none.
     search
         Keyword arguments of :func:`stowplan.models.cpsat_runner.find_plan`: limits, a hint and callbacks. The limits apply to
         all models together, including the time to build them.
