@@ -47,9 +47,7 @@ def main() -> None:
     memory_pass = memory_planning_pass(time_limit=10)
     edge = to_edge(torch.export.export(model, (x,)))
     program = edge.to_executorch(ExecutorchBackendConfig(memory_planning_pass=memory_pass))
-    for report in memory_pass.memory_planning_algo.algo_list[0].reports:
-        proof = "proven least" if report.is_proven else f"at least {report.bound:,}"
-        print(f"arena {report.mem_id}: greedy {report.greedy:,} bytes, now {report.size:,} ({proof})")
+    print(*memory_pass.memory_planning_algo.algo_list[0].reports, sep="\n")
     compare(program.buffer, model, x)
 
     # A small fast memory beside a large slow one: what is used most goes into the fast one.

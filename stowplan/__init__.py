@@ -1,6 +1,7 @@
 """stowplan: verified, provably good memory plans for compiled machine-learning programs.
 
-Importing the package loads neither solvers nor learning libraries; they come with the first call that needs them.
+:func:`read` makes a problem from a file, :func:`solve` finds a plan with a proven bound, and :func:`verify` checks a plan.
+Importing the package loads neither solvers nor learning libraries; the first call that needs them imports them.
 """
 
 from __future__ import annotations

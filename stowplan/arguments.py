@@ -1,7 +1,7 @@
 """Checks of arguments: a value of a wrong type or out of range raises a UsageError that says what was found and expected.
 
-In every function the parameter ``what`` describes the value for the message, with ``{}`` in its place: ``"a time limit of {}
-s"``.
+The parameter ``what`` of these functions is a text for the message that describes the value, with ``{}`` where the value is
+inserted: ``"a time limit of {} s"``.
 """
 
 from __future__ import annotations
@@ -43,8 +43,14 @@ _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGTP", 1)
 def size(what: str, value: Any, least: int | None = None) -> int:
     """Converts a size to bytes: an int, or text with a unit in any case, such as ``4 GiB``, ``1.5MiB``, ``1200KB`` or ``1e6``.
 
-    ``kB``, ``MB``, ``GB``, ``TB``, ``PB`` are powers of 1000, ``KiB`` to ``PiB`` powers of 1024; a fraction of a byte is
-    dropped. Raises UsageError as :func:`whole` does.
+    ``kB``, ``MB``, ``GB``, ``TB``, ``PB`` are powers of 1000, ``KiB`` to ``PiB`` powers of 1024. With such a unit, the size is
+    rounded down to whole bytes.
+
+    Raises
+    ------
+    UsageError
+        The text is not a number with one of these units, or is a fraction of bytes, such as ``1.5`` or ``1.5B``. The size is
+        less than ``least`` bytes. The value is neither a text nor a whole number.
     """
     if not isinstance(value, str):
         return whole(what, value, least)
@@ -57,8 +63,15 @@ def size(what: str, value: Any, least: int | None = None) -> int:
 
 
 def number(what: str, value: Any, least: float, below: float = math.inf, *, or_least: bool = True) -> float:
-    """Checks that a value is a finite number from ``least`` (exclusive if not ``or_least``) to less than ``below``, or raises
-    UsageError."""
+    """Checks that a value is a finite number from ``least`` to less than ``below``, and returns it as a float.
+
+    If ``or_least`` is False, ``least`` itself is refused.
+
+    Raises
+    ------
+    UsageError
+        The value is anything else; booleans and texts are refused as well.
+    """
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
         real = float(value)
         if (real > least or (or_least and real == least)) and real < below:
@@ -68,14 +81,14 @@ def number(what: str, value: Any, least: float, below: float = math.inf, *, or_l
 
 
 def flag(what: str, value: Any) -> bool:
-    """Checks that a value is True or False, or raises UsageError. A text such as "no" is refused because Python would count it
-    as true."""
+    """Returns a value that is True or False, and raises UsageError for any other. A text such as "no" is refused because Python
+    would count it as true."""
     if isinstance(value, bool):
         return value
     raise UsageError(f"found {what.format(show(value))}, expected True or False")
 
 
 def show(value: Any) -> str:
-    """A value as text for an error message, shortened to 60 characters."""
+    """The ``repr`` of a value for an error message, shortened to 60 characters."""
     shown = repr(value)
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

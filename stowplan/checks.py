@@ -8,7 +8,7 @@ from stowplan.errors import InputError
 
 
 def expect(holds: bool, place: str, found: object, expected: str) -> None:
-    """Raises :class:`~stowplan.errors.InputError` if a rule does not hold. ``place`` says where in the problem."""
+    """Raises :class:`~stowplan.errors.InputError` if a rule does not hold. ``place`` names the part of the problem."""
     if not holds:
         raise InputError(f"found {found}, expected {expected}", place=place)
 
@@ -20,7 +20,7 @@ def expect_range(place: str, field: str, value: int, least: int, below: int) -> 
 
 
 def expect_unique(names: Iterable[str], where: str, what: str = "id") -> None:
-    """Raises InputError if two entries of a list have the same name."""
+    """Raises InputError if two entries of the list ``where`` have the same name; ``what`` is the word for a name."""
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:

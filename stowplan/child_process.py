@@ -1,5 +1,8 @@
-"""Child processes of the package: their environment, how they begin, the messages between parent and child, and how they
-end."""
+"""Starts child processes of the package, exchanges messages with them, and ends them.
+
+Such processes run the candidates of a call (:mod:`stowplan.kernel.workers`), the inputs of ``stowplan batch``, and ONNX's shape
+inference. The functions that a child calls when it begins are in this module as well.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,10 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import BinaryIO, cast
 
-#: A process that uses more bytes than this after its work is not reused for other work.
+#: A worker process whose resident size after its work is larger than this, in bytes, is not reused for other work.
 MAX_REUSE_MEMORY = 1 << 30
 
+#: The option of Linux's ``prctl`` that sets the signal which a process gets when its parent ends.
 _PR_SET_PDEATHSIG = 1
 
 _LENGTH_PREFIX = struct.Struct("<Q")
@@ -38,7 +42,8 @@ def child_environment() -> dict[str, str]:
 
 
 def become_child(parent: int) -> tuple[BinaryIO, BinaryIO]:
-    """Prepares a new child process so that only its parent ends it.
+    """Prepares this process, a new child, so that only its parent ends it. It ignores the signals that interrupt or terminate,
+    and on Linux it is killed as soon as its parent has ended.
 
     Parameters
     ----------
@@ -65,8 +70,8 @@ def become_child(parent: int) -> tuple[BinaryIO, BinaryIO]:
 
 
 def _end_with_parent(parent: int) -> None:
-    """Has the kernel kill this process when its parent ends. A thread could not do so while code runs that blocks all other
-    threads."""
+    """Makes the kernel of the operating system kill this process when its parent ends. A thread of this process could not do so
+    while code runs that blocks all other threads."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
@@ -96,7 +101,9 @@ def read_message(stream: BinaryIO) -> bytes | None:
     Raises
     ------
     ValueError
-        The data does not begin like a message.
+        The length that precedes the message is more than 2 GiB, so that the data cannot be a message.
+    OSError
+        The pipe cannot be read.
     """
     head = stream.read(_LENGTH_PREFIX.size)
     if head is None or len(head) < _LENGTH_PREFIX.size:
@@ -109,7 +116,8 @@ def read_message(stream: BinaryIO) -> bytes | None:
 
 
 class ChildProcess:
-    """A child process with which this process exchanges messages. :meth:`kill` also kills all processes that it has started.
+    """A child process with which this process exchanges messages. :meth:`kill` also kills all processes that the child has
+    started.
 
     If the child calls :func:`become_child`, then on Linux it also ends when the thread that started it ends.
 
@@ -120,7 +128,7 @@ class ChildProcess:
     arguments
         Arguments of the module.
     environment
-        Environment; by default that of :func:`child_environment`.
+        Environment variables; by default the result of :func:`child_environment`.
     is_quiet
         Whether to discard what the child prints, unless ``STOWPLAN_DEBUG`` is set.
 
@@ -156,7 +164,7 @@ class ChildProcess:
         write_encoded(self._outgoing, data)
 
     def receive(self) -> bytes | None:
-        """Waits for the next message, as :func:`read_message` does."""
+        """Waits for the next message; returns None and raises errors as :func:`read_message` does."""
         return read_message(self._incoming)
 
     def kill(self) -> None:
@@ -181,7 +189,7 @@ class ChildProcess:
 
 
 def describe_end(code: int) -> str:
-    """Describes how a process ended that did not send the report with which it should have ended.
+    """Describes, for a message, the end of a process that did not send its last report.
 
     ``code`` is its exit status, or minus the number of the signal that killed it.
     """

@@ -51,12 +51,12 @@ class Deadline:
 
     @property
     def was_cancelled(self) -> bool:
-        """Whether it was cancelled."""
+        """Whether the deadline was cancelled."""
         return self._cancelled.is_set()
 
     @property
     def cancelled(self) -> threading.Event:
-        """The event that cancels it."""
+        """The event that cancels the deadline."""
         return self._cancelled
 
     def within(self, seconds: float) -> Deadline:
@@ -69,7 +69,7 @@ class Deadline:
 
 
 class Watchdog:
-    """Context manager with a thread that stops the code in the block when time is up or ``should_stop`` says so.
+    """Context manager with a thread that stops the code in the block when time is up or ``should_stop`` returns True.
 
     Parameters
     ----------
@@ -78,8 +78,8 @@ class Watchdog:
     should_stop
         Called every ``look_every`` seconds; None if only the time counts.
     stop
-        Stops the code in the block. It is called repeatedly from then on, because code that is only about to start may miss a
-        call.
+        Stops the code in the block. It is called repeatedly until the block ends, because code that is only about to start may
+        miss a call.
     look_every
         Seconds between two checks.
     """
@@ -117,13 +117,14 @@ def limit_after(began: float, seconds: float) -> float:
 #: When this module was imported, on the monotonic clock.
 _IMPORTED = time.monotonic()
 
-#: A process that was started more seconds ago than this did something else first, such as a shell that replaced itself with the
-#: command.
+#: If the process was started more seconds before the import than this, it did something else first, like a shell that replaces
+#: itself with the command.
 _MAX_START_SECONDS = 30.0
 
 
 def process_began() -> float:
-    """When this process was started, on the monotonic clock; when this module was imported, if the system does not say."""
+    """The time at which this process was started, on the monotonic clock. If the system does not tell it, or if the process did
+    something else first, it is the time at which this module was imported."""
     try:
         with open("/proc/self/stat", "rb") as stream:
             ticks = int(stream.read().rpartition(b")")[2].split()[19])
@@ -134,7 +135,7 @@ def process_began() -> float:
     return began if 0 <= _IMPORTED - began <= _MAX_START_SECONDS else _IMPORTED
 
 
-#: Seconds that reading may take whatever the limit: every limit may be exceeded by this much.
+#: Seconds that reading may take even if the limit is smaller: every limit may be exceeded by this much.
 MIN_READING_SECONDS = 0.5
 
 _READING: ContextVar[tuple[Deadline, float] | None] = ContextVar("reading", default=None)
@@ -155,7 +156,8 @@ def read_within(seconds: float | None, read: Callable[[], T], began: float | Non
     Parameters
     ----------
     seconds
-        Time limit, at least :data:`MIN_READING_SECONDS`; ``None`` sets no limit.
+        Time limit. A limit under :data:`MIN_READING_SECONDS` is raised to it; ``None`` or NaN sets no limit, and ``read`` then
+        runs in the calling thread.
     read
         Reads the input.
     began
@@ -164,7 +166,9 @@ def read_within(seconds: float | None, read: Callable[[], T], began: float | Non
     Raises
     ------
     TimeLimitError
-        The time was over first. Errors of ``read`` are raised as well.
+        The time was over before ``read`` returned.
+    Exception
+        Any error that ``read`` raises in time.
     """
     if seconds is None or math.isnan(seconds):
         return read()
@@ -186,12 +190,13 @@ def read_within(seconds: float | None, read: Callable[[], T], began: float | Non
 
 
 def is_still_reading() -> bool:
-    """Whether a reader that was abandoned is still running."""
+    """Whether a thread that :func:`read_within` started is still running, for example an abandoned one."""
     return any(thread.name == _READER for thread in threading.enumerate())
 
 
 def check_reading() -> None:
-    """Raises :class:`~stowplan.errors.TimeLimitError` if the input of this thread has taken longer to read than its limit."""
+    """Raises :class:`~stowplan.errors.TimeLimitError` if this thread runs ``read`` for :func:`read_within` and its time is
+    over. Readers call it often; it does nothing in any other thread."""
     reading = _READING.get()
     if reading is not None and reading[0].expired:
         raise _reading_error(*reading)

@@ -17,7 +17,7 @@ _LONG_WORD = re.compile(rf"\S{{{MAX_WORD_LENGTH + 1},}}")
 
 
 class StowplanError(Exception):
-    """Base class of all errors of this package. ``exit_code`` is the exit code of the command line for the error."""
+    """Base class of all errors of this package. ``exit_code`` is the exit code with which the command line ends after it."""
 
     exit_code = 2
     advice: tuple[str, ...] = ()
@@ -47,14 +47,15 @@ class InputError(StowplanError):
         super().__init__(f"{where}: {self.message}" if where else self.message)
 
     def within(self, source: str | Path) -> InputError:
-        """Returns the same error with the file named, for readers that were given only the text of the file."""
+        """Returns this error with ``source`` as its file, for readers that were given only the text of a file. An error that
+        names a file already is returned unchanged."""
         if self.source is not None:
             return self
         return type(self)(self.message, source=source, place=self.place)
 
 
 class UsageError(StowplanError):
-    """A call or a command line asks for something that the package does not offer."""
+    """A call or a command line asks for something that the package does not offer, or has an argument that is not valid."""
 
     def __init__(self, message: str):
         super().__init__(brief(message))
@@ -77,15 +78,15 @@ class MissingDependencyError(StowplanError):
 
 
 def to_install(extra: str) -> str:
-    """The command that installs an extra of this package. The package is in no package index, so it is installed from a
-    clone."""
+    """The text of the command that installs an extra, a set of optional packages. The package is in no package index, so it is
+    installed from a clone."""
     return f"pip install '.[{extra}]' in a clone of stowplan"
 
 
 @contextlib.contextmanager
 def naming(source: str | Path | None) -> Iterator[None]:
-    """Adds the name of a file to every :class:`InputError` raised within that names none; with None, errors are left
-    unchanged."""
+    """Context manager that adds the name of a file to an :class:`InputError` that is raised in its block, unless the error
+    names a file already. With None, errors are left unchanged."""
     try:
         yield
     except InputError as error:
@@ -93,8 +94,8 @@ def naming(source: str | Path | None) -> Iterator[None]:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error of another package: some messages fill pages. An empty message is replaced by the type of the
-    error."""
+    """The first line of the message of another package's error, because some of these messages fill pages. An empty message is
+    replaced by the type of the error."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 

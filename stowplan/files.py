@@ -1,4 +1,4 @@
-"""Reading and writing files, those of the package's own formats above all.
+"""Reads and writes files, above all files in the package's own formats.
 
 Every file of the package states a ``format`` and a ``version``. Reading checks both, and unknown fields are errors. A file is
 written under a temporary name in the folder of its target and then renamed, so that an interrupted write leaves either the old
@@ -60,7 +60,8 @@ _recorded_reads: ContextVar[dict[str, None] | None] = ContextVar("read", default
 
 @contextlib.contextmanager
 def recording_reads() -> Iterator[dict[str, None]]:
-    """Records the paths of all files that are read within the block, in the order in which each was read first."""
+    """Context manager that records the paths of all files that are read in its block, as the keys of a dictionary, in the order
+    in which each was read first. A file read in an inner block of this kind is recorded for that block only."""
     paths: dict[str, None] = {}
     token = _recorded_reads.set(paths)
     try:
@@ -70,14 +71,15 @@ def recording_reads() -> Iterator[dict[str, None]]:
 
 
 def record_read(path: str | Path) -> None:
-    """Records a file that is read by other means than the functions of this module."""
+    """Records, for :func:`recording_reads`, a file that is read by other means than the functions of this module. Outside of
+    such a block it does nothing."""
     paths = _recorded_reads.get()
     if paths is not None:
         paths[os.fspath(path)] = None
 
 
 def write_atomic(path: str | Path, data: bytes) -> None:
-    """Writes ``data`` to ``path`` by way of a temporary file in the same folder and a rename.
+    """Writes ``data`` to a temporary file in the folder of ``path`` and renames it to ``path``.
 
     A symbolic link is followed and kept. Anything that is not a regular file is written to directly: see :func:`open_through`.
 
@@ -169,7 +171,7 @@ def umask() -> int:
 
 
 def read_bytes(path: str | Path, limit: int = MAX_TEXT_BYTES) -> bytes:
-    """Content of a plain or gzip file; which of the two it is is recognized by its content, not by its name.
+    """The content of a plain or gzip file. A gzip file is recognized by its first bytes, not by its name.
 
     Raises
     ------
@@ -209,13 +211,16 @@ def read_arrays(path: str | Path, what: str) -> dict[str, Any]:
 
     Parameters
     ----------
+    path
+        The archive, plain or gzip.
     what
-        What the file should be, for error messages: ``a learned guide``.
+        Description of the expected file for error messages: ``a learned guide``.
 
     Raises
     ------
     InputError
-        The file cannot be read, is damaged, or unpacks to more than :data:`MAX_ARRAY_BYTES`.
+        The file cannot be read, is damaged, unpacks to more than :data:`MAX_ARRAY_BYTES`, or has a member that is not an array
+        of numbers or text.
     """
     import numpy as np
 
@@ -256,8 +261,8 @@ def read_lines(path: str | Path, limit: int = MAX_TEXT_BYTES, line_limit: int = 
     Raises
     ------
     InputError
-        As for :func:`read_bytes`, and for a line of more than ``line_limit`` bytes. All sizes are checked before the first line
-        is yielded, because what a caller builds from the lines may take many times their bytes.
+        As for :func:`read_bytes`, and for a line of more than ``line_limit`` bytes or a line that is not UTF-8. All sizes are
+        checked before the first line is yielded, because what a caller builds from the lines may take many times their bytes.
     """
     with _unpacked(path) as stream:
         total = 0
@@ -303,7 +308,7 @@ def printable(path: str | Path) -> str:
 
 
 def read_text(path: str | Path, limit: int = MAX_TEXT_BYTES) -> str:
-    """Content of a plain or gzip UTF-8 file; raises :class:`InputError` as :func:`read_bytes` does."""
+    """Content of a plain or gzip UTF-8 file; raises :class:`InputError` as :func:`read_bytes` does, and if it is not UTF-8."""
     return _decoded(read_bytes(path, limit), path)
 
 
@@ -329,11 +334,22 @@ def digest(value: object) -> str:
 def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source: str | Path | None = None) -> T:
     """Decodes JSON into ``kind``, after checking its ``format`` and ``version``.
 
+    Parameters
+    ----------
+    data
+        The JSON text.
+    kind
+        The type to decode into.
+    format_name, version
+        The expected values of the fields ``format`` and ``version``.
+    source
+        The file for error messages, if any.
+
     Raises
     ------
     InputError
-        The data is not JSON, or has another format or version, an unknown or missing field, or a value of a wrong type. The
-        message names the field.
+        The data is not JSON, or has another format or version, an unknown, missing or repeated field, or a value of a wrong
+        type. The message names the field.
     """
     try:
         head = msgspec.json.decode(data, type=_Head)
@@ -347,12 +363,13 @@ def decode(data: bytes, kind: type[T], *, format_name: str, version: int, source
 
 
 def decode_json(data: bytes, kind: type[T], what: str, source: str | Path | None = None) -> T:
-    """Decodes JSON that has no ``format`` field into ``kind``. ``what`` it should be is used in messages: ``a layer file``.
+    """Decodes JSON into ``kind`` without checking a format. ``what`` describes the expected data in messages: ``a layer file``.
 
     Raises
     ------
     InputError
-        The data is not JSON, or has an unknown or missing field, or a value of a wrong type. The message names the field.
+        The data is not JSON, or has an unknown, missing or repeated field, or a value of a wrong type. The message names the
+        field.
     """
     try:
         with naming(source):
@@ -384,7 +401,7 @@ def make_folder(folder: Path) -> None:
 
 
 def type_mismatch(error: msgspec.ValidationError, kind: Any, source: str | Path | None = None, at: str = "") -> InputError:
-    """Makes an InputError of a msgspec error about a value that does not fit its type.
+    """Makes an InputError from a msgspec error about a value that does not fit its type.
 
     The message says where the value is. For an unknown field it suggests a similar one or lists all fields, and for a value
     that is not among the allowed ones it lists these.
@@ -430,7 +447,7 @@ def _alternatives(info: Any) -> Iterator[Any]:
 
 
 def peek_format(data: bytes) -> str | None:
-    """The ``format`` field of JSON data; None if there is none."""
+    """The ``format`` field of a JSON object; None if there is none, or if the data is no valid JSON object."""
     if data.lstrip()[:1] != b"{":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Packages whose public names are imported from their modules only when a name is first used."""
+"""Makes packages import their public names from their modules only when a name is first used."""
 
 from __future__ import annotations
 

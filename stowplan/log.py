@@ -1,5 +1,5 @@
-"""Messages for people that are not part of results: the logger ``stowplan``, and notes about inputs that are modelled only
-partly.
+"""Messages for people that are not part of results: the logger ``stowplan``, and notes about parts of inputs that are not
+modelled.
 
 The logger reports the progress of runs to any handler that is attached; without one, nothing is written. Anything that a user
 must see is in the warnings of the result, and the logger does not repeat it as a warning.
@@ -20,8 +20,8 @@ one."""
 LOGGER.addHandler(logging.NullHandler())
 
 
-#: Maximum number of notes of one source, of which the last says how many were left out; and maximum number of characters of
-#: each.
+#: MAX_NOTES is the maximum number of notes about one input. If there are more, the last one is replaced by a note that says how
+#: many were left out. MAX_NOTE_LENGTH is the maximum number of characters of a note.
 MAX_NOTES, MAX_NOTE_LENGTH = 20, 300
 
 
@@ -71,7 +71,7 @@ def warn_unmodelled(text: str, place: str) -> None:
 
 @contextlib.contextmanager
 def collecting_unmodelled() -> Iterator[dict[str, list[str]]]:
-    """Collects the calls of :func:`warn_unmodelled` within the block: lists of places by text."""
+    """Collects the calls of :func:`warn_unmodelled` within the block. Yields a dictionary that maps each text to its places."""
     places: dict[str, list[str]] = {}
     token = _UNMODELLED.set(places)
     try:

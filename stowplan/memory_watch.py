@@ -1,9 +1,9 @@
 """Limits on the memory of child processes, enforced by watching them from outside.
 
-A thread reads the resident size of each watched process about twenty times a second. The operating system's own limit
-(``RLIMIT_AS``) is of no use here, because it counts reserved memory: threads of OR-Tools, numba and torch reserve gigabytes
-that they never touch, so that a limit that lets them start restricts nothing. It also gives no way to tell memory that ran out
-from other failures.
+A thread reads the resident size of each watched process and its descendants about twenty times a second. The operating system's
+own limit (``RLIMIT_AS``) is of no use here, because it counts reserved memory: threads of OR-Tools, numba and torch reserve
+gigabytes that they never touch, so that a limit that lets them start restricts nothing. A process that fails under
+``RLIMIT_AS`` also does not say whether memory ran out or something else failed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Watched(Protocol):
 
 
 class MemoryWatch:
-    """A thread that kills watched processes which exceed their memory limits. It ends when none is left to watch."""
+    """Kills watched processes that exceed their memory limits, from a thread that ends when no process is left to watch."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +41,8 @@ class MemoryWatch:
         self._thread: threading.Thread | None = None
 
     def add(self, work: Watched, limit: int) -> None:
-        """Watches a process until its work is over; ``limit`` is in bytes."""
+        """Watches a process and its descendants until its work is over. ``limit`` is what they may use together, in bytes of
+        resident size. Work that is watched already gets the new limit."""
         with self._lock:
             self._watched[work] = limit
             # A forked child inherits this object without its thread.
@@ -66,4 +67,5 @@ class MemoryWatch:
             time.sleep(_TICK)
 
 
+#: The watch that all of this process's children share.
 watch = MemoryWatch()

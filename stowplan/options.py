@@ -1,7 +1,8 @@
 """Declarations of options. Each option is declared once, by a field of a struct or a parameter of a command.
 
-Command lines, suite files, help texts and messages take the names, types, values and descriptions of options from these
-declarations. Advanced options have no flag: they are set with ``--set NAME=VALUE``, and are called settings.
+Command lines, suites (TOML files that list inputs for ``stowplan batch``), help texts and messages take the names, types,
+values and descriptions of options from these declarations. Advanced options have no flag: they are set with ``--set
+NAME=VALUE``, and are called settings.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Option:
     metavar: str
     """Placeholder of the value in help texts; ``FILE`` for paths of files that are read; empty for a switch."""
     help: str
+    """The description in help texts."""
     has_flag: bool = False
     """Whether the option has a flag of its own; if not, it is a setting."""
     is_shared: bool = True
@@ -46,8 +48,11 @@ class Option:
     has_commas: bool = False
     """Whether several values are written as one text with commas; if not, the option is repeated."""
     name: str = ""
+    """Name of the field or parameter; :func:`declared` fills in this field and the next two."""
     type: Any = None
+    """Its type, without the annotation."""
     default: Any = None
+    """Its default value."""
 
     @property
     def flag(self) -> str:
@@ -61,7 +66,7 @@ class Option:
 
     @property
     def types(self) -> tuple[Any, ...]:
-        """The members of its type, if that is a union; otherwise the type alone."""
+        """The members of the option's type if that is a union; otherwise the type alone."""
         return get_args(self.type) if get_origin(self.type) in (Union, UnionType) else (self.type,)
 
     @property
@@ -71,12 +76,12 @@ class Option:
 
     @property
     def label(self) -> str:
-        """What is written after ``--set``: the name, or ``RULE=VALUE`` for a setting whose values have names of their own."""
+        """The name after ``--set`` in help texts, or ``RULE=VALUE`` for a setting whose values have names of their own."""
         return self.metavar if "=" in self.metavar else self.name
 
     @property
     def usage(self) -> str:
-        """What is written after ``--set``, with a placeholder for the value."""
+        """The text after ``--set`` in help texts: the label with a placeholder for the value."""
         return self.label if "=" in self.label else f"{self.name}={self.metavar or 'yes'}"
 
     def spelt(self, value: str = "") -> str:
@@ -86,7 +91,9 @@ class Option:
         return f"--set {self.label}{'=' if value else ''}{value}"
 
     def value(self, texts: Sequence[str]) -> Any:
-        """Converts the texts that follow the ``=`` of each ``--set`` of this option into its value.
+        """Converts the texts that follow the ``=`` of each ``--set`` of this option, at least one, into the option's value.
+
+        The value is a tuple if the option may be given several times.
 
         Raises
         ------
@@ -99,7 +106,7 @@ class Option:
         return values if self.is_several else values[0]
 
     def _value(self, text: str) -> Any:
-        """Converts one such text."""
+        """Converts the text of one value."""
         place = f"--set {self.name}: "
         if not self.metavar:
             if text not in ("yes", "no"):
@@ -122,8 +129,8 @@ class Option:
 
 
 def declared(fields: Iterable[tuple[str, Any, Any]]) -> dict[str, Option]:
-    """The options that are declared by fields (name, type, default), by name: those whose type is annotated with an
-    :class:`Option`."""
+    """The options that fields declare, by name. A field, given as name, type and default, declares an option if its type is
+    annotated with an :class:`Option`."""
     options = {}
     for name, annotation, default in fields:
         for option in getattr(annotation, "__metadata__", ()):

@@ -1,8 +1,9 @@
 """Tuned parameters of the candidates, and a file that overrides them.
 
-A module of a candidate declares its parameters in one struct, a subclass of :class:`Parameters`, in which the docstring of each
-field says its unit and its use; the values are in the module's ``PARAMS``. The environment variable ``STOWPLAN_PARAMETERS`` can
-name a TOML file that overrides some of them in all processes of a run, by kind and module::
+A candidate is one method that looks for plans or bounds. Its module declares its parameters in one struct, a subclass of
+:class:`Parameters`, in which the docstring of each field says its unit and its use; the values are in the module's ``PARAMS``.
+The environment variable ``STOWPLAN_PARAMETERS`` can name a TOML file that overrides some of them in all processes of a run. The
+file names the parameters of ``stowplan.portfolio.KIND.MODULE`` under ``[KIND.MODULE]``::
 
     [rematerialization.offload]
     tries = 8
@@ -91,7 +92,7 @@ def all_parameters() -> dict[str, Parameters]:
     Raises
     ------
     InputError
-        The file names a module that has no parameters.
+        The file cannot be read, has a name or a value that is not valid, or names a module that has no parameters.
     """
     # Only modules with parameters are imported: other modules may need packages that are not installed.
     for path in sorted(Path(import_module(PACKAGE).__path__[0]).glob("*/*.py")):
@@ -111,7 +112,12 @@ def rows(names: Sequence[str]) -> list[tuple[str, str, str]]:
     Parameters
     ----------
     names
-        Beginnings of module names to list; an empty sequence lists all modules.
+        Beginnings of ``kind.module``; an empty sequence lists all modules.
+
+    Raises
+    ------
+    InputError
+        As for :func:`all_parameters`.
     """
     found = []
     for module, values in all_parameters().items():
@@ -133,7 +139,8 @@ def _docstrings(kind: type[Parameters]) -> dict[str, str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Prints the parameters of the modules whose names begin with one of the arguments, or of all modules."""
+    """Prints the parameters of the modules whose ``kind.module`` begins with one of the arguments, or of all modules if there
+    are no arguments. Returns the exit code: 0, or 2 after an error in the TOML file, which is printed."""
     try:
         print("\n".join(text_table(("parameter", "value:r", "what it is"), rows(arguments))))
     except InputError as error:

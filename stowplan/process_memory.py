@@ -1,4 +1,4 @@
-"""How much memory processes use, read from ``/proc``."""
+"""Reads from ``/proc`` how much memory processes use, and chooses which process is killed if memory runs out."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROC = Path("/proc")
 
 
 def resident(pid: int) -> int:
-    """Resident size of a process in bytes, with shared pages; 0 if it cannot be read."""
+    """Resident size of a process in bytes, including pages that it shares with others; 0 if it cannot be read."""
     try:
         return int((_PROC / str(pid) / "statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):
@@ -21,7 +21,8 @@ def resident(pid: int) -> int:
 
 
 def resident_of_all(pid: int) -> int:
-    """Resident size in bytes of a process and all its descendants."""
+    """Sum of the resident sizes of a process and all its descendants in bytes. Processes whose size cannot be read count 0;
+    pages that processes share count once for each of them."""
     total = resident(pid)
     with contextlib.suppress(OSError):
         for thread in (_PROC / str(pid) / "task").iterdir():
@@ -31,14 +32,17 @@ def resident_of_all(pid: int) -> int:
 
 
 def available() -> float:
-    """Bytes that a new process can use without swapping; infinity if this cannot be read."""
+    """Bytes that a new process can use without swapping (``MemAvailable`` of ``/proc/meminfo``); infinity if this cannot be
+    read."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return 1024.0 * int((_PROC / "meminfo").read_text().partition("MemAvailable:")[2].split()[0])
     return math.inf
 
 
 def prefer_to_end(score: int) -> None:
-    """When the system runs out of memory, have its kernel kill this process or a child of it, rather than the parent.
+    """Makes the operating system kill this process or one of its children, rather than its parent, when memory runs out.
+
+    It does nothing if the score is at least as large already, or if the system does not allow the change.
 
     Parameters
     ----------
@@ -52,7 +56,7 @@ def prefer_to_end(score: int) -> None:
 
 
 def check_limits_possible() -> None:
-    """Raises UsageError on systems on which the memory of other processes cannot be read."""
+    """Raises UsageError on systems without ``/proc``, on which the memory of other processes cannot be read."""
     if not resident(os.getpid()):
         raise UsageError("a memory limit needs /proc, which this system does not have: leave it out")
 

@@ -25,6 +25,7 @@ Status = Literal["optimal", "feasible", "infeasible", "no_plan"]
 StopReason = Literal[
     "optimal", "fits", "gap_reached", "criterion", "time_limit", "work_limit", "cancelled", "infeasible", "candidates_done"
 ]
+"""Why a run ended; see :data:`STOPPED`."""
 #: Explanation of each stop reason, as printed in summaries.
 STOPPED = {
     "optimal": "the plan is proven optimal",
@@ -40,7 +41,7 @@ STOPPED = {
 Outcome = Literal["finished", "stopped", "rejected", "failed", "skipped"]
 """How a candidate ended. ``finished``: it had nothing left to do. ``stopped``: it was ended by the limit, or because the run
 was over. ``rejected``: the verifier rejected one of its plans. ``failed``: it raised an error or its process died. ``skipped``:
-it was not needed."""
+it was never started."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,18 @@ class HistoryEntry(msgspec.Struct, frozen=True):
 
 
 class CandidateReport(msgspec.Struct, frozen=True):
-    """What one candidate found, how long it took, and how it ended."""
+    """What one candidate, a method that looks for plans or bounds, found, how long it took, and how it ended."""
 
     name: str
     objective: int | None
+    """Objective of the best valid plan that it reported; None if there is none."""
     bound: int | None
+    """Best lower bound that it reported; None if there is none, or if a verified plan refuted it."""
     seconds: float
+    """Seconds that it worked, in all of its turns together."""
     outcome: Outcome
     note: str = ""
+    """Remarks for people, such as the error with which it failed."""
     family: str = ""
     """``heuristic``, ``learned``, ``exact`` or ``baseline``; empty in results that were stored by earlier versions."""
 
@@ -94,14 +99,21 @@ class Provenance(msgspec.Struct, frozen=True):
     """Where the plan of a result comes from, and the options that are needed to compute it again."""
 
     candidate: str
+    """Source of the plan: the candidate that found it, or the name of the baseline or of the caller's plan that it is. It is
+    empty if there is no plan."""
     seed: int
     deterministic: bool
     versions: dict[str, str]
+    """Versions of Python, of this package and of the packages that plans depend on, by name."""
     program: str
+    """Name of the problem, usually that of the program that was read."""
     target: str
+    """The target, as text."""
     cost_model: str
+    """The cost model, or another description of what the objective counts."""
     problem_digest: str
     options: dict[str, Any] = {}
+    """Options of the call, by name. In a deterministic run that was ended early, they are the options that give its plan."""
     checkpoint: str | None = None
     """Hash of the checkpoint that a learned candidate used."""
     checkpoint_training: str = ""
@@ -132,32 +144,42 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
     """
 
     kind: str
+    """Name of the kind of problem, such as ``packing``."""
     plan: PlanT | None
     """The plan (a :class:`stowplan.document.PlanDocument`), or ``None`` if none was found or none exists."""
     objective: int | None
+    """Objective of the plan; None without a plan."""
     bound: int | None
     """Proven lower bound: no valid plan has a smaller objective. It is the largest bound of all candidates, and is kept even if
     no plan was found."""
     status: Status
-    """``optimal`` and ``infeasible`` are reported only with a proof; running out of time is neither of them."""
+    """``optimal`` and ``infeasible`` are reported only with a proof. ``feasible``: there is a plan, but no proof that it is
+    optimal. ``no_plan``: no plan was found, and it is not proven that none exists, for example because time ran out."""
     stop_reason: StopReason
+    """Why the run ended; :data:`STOPPED` explains each reason."""
     verified: bool
+    """Whether the verifier has accepted the plan; False only without a plan."""
     baseline_name: str
+    """Name of the baseline that the caller named, otherwise of the kind's default baseline."""
     baseline: int | None
     """Objective of the baseline named by ``baseline_name``."""
     baselines: dict[str, int]
     """Objectives of all baselines by name."""
     history: tuple[HistoryEntry, ...]
+    """Improvements of the plan and of the bound, in the order in which they were found."""
     candidates: tuple[CandidateReport, ...]
+    """Reports of all candidates: of those that ran, in the order in which they started, then of the others."""
     provenance: Provenance
     seconds: float
     """Seconds from the call of ``solve`` to the end of the run."""
     unit: Unit = PS
+    """Unit of the objective and the bound."""
     details: dict[str, Any] = {}
     """Facts that depend on the kind: the capacity, the normalised return, stalls and so on."""
-    highlights: tuple[str, ...] = ()
-    """Keys of the details that the summary prints."""
+    highlights: dict[str, str] = {}
+    """Lines that the summary prints about the details: the text of each line by its first word."""
     warnings: tuple[str, ...] = ()
+    """Messages for people, for example about candidates that failed."""
     assumptions: tuple[Assumption, ...] = ()
     """The rules that the bound rests on; ``optimal`` and ``infeasible`` hold under these rules."""
     seconds_before: float = 0.0
@@ -204,7 +226,8 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
 
     @property
     def speedup(self) -> float | None:
-        """``baseline / objective``. It is at least 1 whenever the baseline is one of the candidates."""
+        """``baseline / objective``; None if either is missing, or if only the objective is 0. It is at least 1, unless
+        ``keep_close`` allowed a plan that is worse than the best one."""
         return _ratio(self.baseline, self.objective)
 
     @property
@@ -246,11 +269,11 @@ class Result(msgspec.Struct, Generic[PlanT], frozen=True, kw_only=True):
         return not self.cut_short
 
     def speedup_over(self, name: str) -> float | None:
-        """Speedup over the baseline of this name; None if that baseline has no objective."""
+        """:attr:`speedup` over the baseline of this name; None if no such baseline has an objective, or if there is no plan."""
         return _ratio(self.baselines.get(name), self.objective)
 
     def within(self, time_limit: float, seconds_before: float) -> Result[PlanT]:
-        """Returns this result with a time limit that began before the call of ``solve``.
+        """Returns this result as that of a call whose time limit began before ``solve`` was called.
 
         Parameters
         ----------
@@ -330,7 +353,7 @@ def _summary(result: Result) -> str:
     if result.certificate is not None:
         lines.append(f"  certified  {certified(result, shown)}")
     lines.append(f"  status     {result.status}, {result.stopped}")
-    lines.extend(f"  {name:<9}  {result.details[name]}" for name in result.highlights if name in result.details)
+    lines.extend(f"  {label:<9}  {text}" for label, text in result.highlights.items())
     if "explanation" in result.details:
         lines.append(f"  because    {result.details['explanation']}")
     lines.extend(f"  assuming   {assumption}" for assumption in result.assumed)
@@ -349,7 +372,8 @@ def _summary(result: Result) -> str:
 
 
 def certified(result: Result, shown: Mapping[Any, str]) -> str:
-    """Says what the certificate proves. ``shown`` maps objectives and bounds to their text."""
+    """Says what the certificate of a result proves; the result must have one. ``shown`` maps objectives and bounds to their
+    text."""
     if not result.proof:
         return f"nothing: {result.certificate.proof.get('solver') or 'a solver'} is trusted"
     if result.certificate.bound is None:
@@ -360,7 +384,7 @@ def certified(result: Result, shown: Mapping[Any, str]) -> str:
 
 
 def describe_gain(result: Result) -> str:
-    """Says how much the plan improves on the baseline; empty if there is nothing to compare."""
+    """Says how much the plan improves on the baseline; empty if there is no plan, or if the baseline has no objective."""
     if result.baseline is None or result.objective is None:
         return ""
     if result.is_baseline:

@@ -21,7 +21,8 @@ the run."""
 
 @dataclass(frozen=True)
 class MaxSeconds:
-    """Stops after this many seconds. Unlike with a time limit, candidates do not know of this end and do not plan for it."""
+    """Stops ``seconds`` after the call of ``solve``. In contrast to a time limit, candidates do not know this end, so that they
+    cannot plan for it. Raises UsageError if ``seconds`` is not a finite number of at least 0."""
 
     seconds: float
 
@@ -35,7 +36,8 @@ class MaxSeconds:
 
 @dataclass(frozen=True)
 class NoImprovement:
-    """Stops if no better plan has been found for this many seconds. It never stops a run that has no plan yet."""
+    """Stops if no better plan has been found for ``seconds``. It never stops a run that has no plan yet. Raises UsageError if
+    ``seconds`` is not a finite number of at least 0."""
 
     seconds: float
 
@@ -49,7 +51,8 @@ class NoImprovement:
 
 @dataclass(frozen=True)
 class Target:
-    """Stops once there is a plan of at most this objective, in the unit of the kind."""
+    """Stops once there is a plan of at most this objective, in the unit of the kind. Raises UsageError if ``objective`` is not
+    a whole number of at least 0."""
 
     objective: int
 
@@ -63,7 +66,8 @@ class Target:
 
 @dataclass(frozen=True)
 class WithinGap:
-    """Stops once the gap, ``(objective - bound) / objective``, is at most this."""
+    """Stops once ``(objective - bound) / objective`` is at most ``gap``, a number from 0 to less than 1. Raises UsageError for
+    any other ``gap``."""
 
     gap: float
 
@@ -85,10 +89,10 @@ class FirstPlan:
 
 
 def any_of(*criteria: Criterion) -> Criterion:
-    """A criterion that stops if at least one of these does."""
+    """Returns a criterion that stops if at least one of the given criteria does; without any, it never stops."""
     return lambda progress: any(criterion(progress) for criterion in criteria)
 
 
 def all_of(*criteria: Criterion) -> Criterion:
-    """A criterion that stops if all of these do."""
+    """Returns a criterion that stops if all of the given criteria do; without any, it stops at once."""
     return lambda progress: all(criterion(progress) for criterion in criteria)

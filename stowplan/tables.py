@@ -15,9 +15,10 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int | 
     rows
         The cells of each row.
     total
-        Number of rows of which ``rows`` are the first; a last line says how many are left out.
+        Number of all rows, of which ``rows`` are the first; a last line says how many are left out. None means that no
+        row is left out.
     what
-        What that last line calls the rows that are left out.
+        Word for the rows that are left out, at the end of that line.
     """
     names, _, kinds = zip(*(name.partition(":") for name in head), strict=True)
     lines = [f"  {line}" for line in aligned((names, *rows), kinds)]

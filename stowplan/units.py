@@ -1,4 +1,4 @@
-"""Units of objectives and bounds, and text for values in them.
+"""Units of objectives and bounds, and text for values in them and for numbers of things.
 
 Files store the name of a unit, which :func:`stowplan.kinds.unit` looks up.
 """
@@ -12,14 +12,15 @@ import msgspec
 
 
 class Pair(msgspec.Struct, frozen=True):
-    """Two numbers in one value, ``first * scale + second``: values are compared by the first number, then by the second."""
+    """How one value ``first * scale + second`` is made of two numbers: values are compared by the first number, then by the
+    second. An example is an initiation interval and the latency at it."""
 
     first: str
-    """What the first number is called."""
+    """Name of the first number in text."""
     scale: int
     """Factor of the first number, larger than any second number."""
     second: str
-    """What the second number is called."""
+    """Name of the second number in text."""
 
 
 class Unit(msgspec.Struct, frozen=True):
@@ -41,14 +42,18 @@ class Unit(msgspec.Struct, frozen=True):
         return (value, 0) if self.pair is None else divmod(value, self.pair.scale)
 
     def write(self, value: int, digits: int = 4) -> str:
-        """A value as text: durations in a readable unit, pairs with both names, all others with thousands separators."""
+        """A value as text: durations in a readable unit, pairs with both names, all others with thousands separators.
+
+        ``digits`` is the number of significant digits of a duration; other values are always written in full.
+        """
         if self.pair is not None:
             first, second = self.split(value)
             return f"{self.pair.first} {first}, {self.pair.second} {second}"
         return format_ps(value, digits) if self == PS else f"{value:,} {self.name}".rstrip()
 
     def write_apart(self, values: Iterable[int | None]) -> dict[int, str]:
-        """Text of each value; values that differ are written with as many digits as are needed to tell them apart."""
+        """Text of each value, by value; None is skipped. Values that differ are written with as many digits as are needed to
+        tell them apart."""
         return format_apart(values, self.write)
 
 
@@ -56,8 +61,14 @@ class Unit(msgspec.Struct, frozen=True):
 PS, BYTES, COST = Unit("ps"), Unit("bytes"), Unit("cost")
 
 
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number with the noun ``one``, or with its plural ``many``; without ``many``, the plural is formed with *s*."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def format_ps(picoseconds: int, digits: int = 4) -> str:
-    """A duration in the largest unit in which it is at least 1, from seconds to picoseconds."""
+    """A duration in the largest unit in which it is at least 1, from seconds to picoseconds, with ``digits`` significant
+    digits; picoseconds are written in full."""
     for unit, size in (("s", 10**12), ("ms", 10**9), ("us", 10**6), ("ns", 10**3)):
         if abs(picoseconds) >= size:
             return f"{picoseconds / size:.{digits}g} {unit}"
@@ -65,14 +76,14 @@ def format_ps(picoseconds: int, digits: int = 4) -> str:
 
 
 def format_apart(values: Iterable[int | None], write: Callable[[int, int], str]) -> dict[int, str]:
-    """Text of each value such that different values have different texts.
+    """Text of each value, by value, such that different values have different texts, as far as 17 digits allow it.
 
     Parameters
     ----------
     values
         The values; None is skipped.
     write
-        ``(value, digits) -> text``. It is called with more digits for values whose texts are equal.
+        ``(value, digits) -> text``. It is called with 4 digits, and with more for values whose texts are equal.
     """
     digits = {value: 4 for value in values if value is not None}
     while True:

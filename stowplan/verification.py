@@ -1,6 +1,6 @@
-"""What the verifiers of all kinds share: the type that they return, and the check that a plan belongs to the problem.
+"""The code that the verifiers of all kinds share: the type that they return, and the check that a plan belongs to its problem.
 
-Each kind's rules and their checks are in a module of that kind. Models, bounds and heuristics use nothing of this module.
+Each kind's rules and their checks are in a module of that kind. Models, bounds and heuristics do not use this module.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Violation(Generic[CodeT]):
     code: CodeT
     message: str
     concerns: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    """Indices of the parts of the problem that are concerned, by sort: ``{"buffers": (0, 3)}``."""
+    """Indices of the parts of the problem that the rule was broken for, by sort of part: ``{"buffers": (0, 3)}``."""
 
     def __str__(self) -> str:
         return f"{self.code}: {self.message}"
@@ -32,7 +32,7 @@ class Verification(Generic[CodeT]):
     """The outcome of verifying a plan, for every kind of problem."""
 
     violations: tuple[Violation[CodeT], ...]
-    """All broken rules. Of rules that may be broken many times, such as overlaps of buffers, only the first violations are
+    """All broken rules. If a rule is broken many times, for example by overlaps of buffers, only its first violations are
     listed; the verifier of the kind says how many."""
     objective: int | None
     """The objective, computed anew from the plan; None if the plan is too malformed to compute it."""
@@ -40,7 +40,8 @@ class Verification(Generic[CodeT]):
     """Other figures computed from the plan, such as ``peak`` or ``arena``; each kind has its own names. A figure that cannot be
     computed is left out."""
     tie_break: int = 0
-    """Decides between plans of equal objective: the plan with the smaller number is preferred."""
+    """Decides between plans of equal objective: the plan with the smaller number is preferred. 0 if the kind has no such
+    number."""
     is_tie_break_least: bool = True
     """Whether it is certain that no plan of this objective has a smaller ``tie_break``."""
 
@@ -51,8 +52,8 @@ class Verification(Generic[CodeT]):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The violations as text, one line each. For a plan of another problem, only that violation is listed: its indices
-        refer to other buffers, so that other violations would mean nothing."""
+        """The violations as text, one line each. For a plan of another problem, only the violation ``wrong_problem`` is listed:
+        the indices of such a plan refer to parts of the other problem, so that further violations would mean nothing."""
         texts = tuple(map(str, self.violations))
         return tuple(text for text in texts if text.startswith("wrong_problem: ")) or texts
 

@@ -1,6 +1,6 @@
 """The version of this package, and the versions of the packages that plans depend on.
 
-The version is written here because a checkout that is not installed has no metadata.
+The version of this package is a constant here, because a checkout that is not installed has no metadata.
 """
 
 from __future__ import annotations

@@ -14,15 +14,18 @@ class Rate(NamedTuple):
     """An amount of work for each second of the limit."""
 
     per_second: float
+    """The amount, in ``unit``."""
     unit: str
     """What is counted. *X, times Y* means the product of both: a problem with twice as many Y is allowed half as much X."""
 
 
 # ------------------------------------------------------------------------------------------------------------- memory mapping
 
-# A *segment* is a range of consecutive steps of a program. A *use* is one access of a tensor by a step. *Fewer for large
-# programs*: the number of iterations is divided by ``1 + uses / iteration_uses``, where ``iteration_uses`` is a parameter of
-# :mod:`stowplan.portfolio.memory_mapping.guided`, because each iteration takes longer if there are many uses.
+# A *step* is an instruction of a program, and a *segment* a range of consecutive steps. A *use* is one access of a tensor by a
+# step. The *relaxation* is the problem as a MILP without integrality. *Fewer for large programs*: the number of iterations is
+# divided by ``1 + uses / iteration_uses``, where ``iteration_uses`` is a parameter of
+# :mod:`stowplan.portfolio.memory_mapping.guided`, because each iteration takes longer if there are many uses. A *deterministic
+# second* is CP-SAT's own unit of work, which it counts and does not measure.
 
 MAPPING_ROUNDS = Rate(300_000, "rounds of ruin and recreate, times accesses of tensors by steps")
 MAPPING_SIMPLEX = Rate(6_000, "simplex iterations of the relaxation, fewer for large programs")
@@ -51,7 +54,9 @@ BANKED_ATTEMPTS = Rate(1, "choices of banks that are packed")
 
 # ------------------------------------------------------------------------------------------ operator order, rematerialization
 
-# A *run* is one execution of an operator; with rematerialization, an operator can run several times.
+# A *run* is one execution of an operator; with rematerialization, an operator can run several times. A *minimum cut* is taken
+# in the graph of operators. A *staged MILP* decides which operators run in each stage, the part of a plan between the first
+# runs of two chosen operators. *Times operators plus 300* means the product with the number of operators plus 300.
 
 ORDER_SETS = Rate(4_000_000, "sets of operators that the exact search looks at, times operators")
 ORDER_ROUNDS = Rate(1_000, "rounds of local search, times operators")
@@ -61,6 +66,7 @@ REMAT_SIMULATIONS = Rate(3_000, "simulations, times operators")
 REMAT_CUTS = Rate(20_000, "operators for which minimum cuts are computed, times operators")
 REMAT_PROGRAMS = Rate(400, "staged MILPs that are solved, times operators")
 REMAT_DRAFTS = Rate(2_000, "plans with copies to the host that are tried, times operators")
+REMAT_PEAKS = Rate(12_000_000, "checks of whether a search for the least peak is over, times operators plus 300")
 REMAT_CPSAT = Rate(1, "deterministic seconds of CP-SAT for rematerialization")
 
 # ------------------------------------------------------------------------------------- tiers, banks, instructions on an array

@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# PyTorch's and NumPy's threads read this when they are imported, here and in the processes that tests start. Two workers of
+# pytest with a thread for each core would wait for each other: tests that train took three times as long.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # What a shell runs in the background begins with signals ignored, and so would all that the tests start and interrupt.
 for _number, _default in (
     (signal.SIGINT, signal.default_int_handler),
@@ -39,6 +43,14 @@ settings.load_profile("reproducible")
 def no_ceiling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Deterministic runs of tests end by their work, however slow the machine."""
     monkeypatch.setattr(importlib.import_module("stowplan.kernel.solve"), "CEILING", 1000.0)
+
+
+@pytest.fixture(autouse=True)
+def no_word_of_missing_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warnings do not depend on whether machine code was built after the last change of a heuristic."""
+    # The first module imports the function from the second one, and has to do so before the function is replaced there.
+    for name in ("stowplan.kernel.solve", "stowplan.compiled.library"):
+        monkeypatch.setattr(importlib.import_module(name), "missing_code", lambda *packages: "")
 
 
 @pytest.fixture(scope="session")

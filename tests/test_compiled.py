@@ -17,11 +17,14 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import pytest
 
+import stowplan
 from stowplan import compiled
 from stowplan.compiled import functions, library, signature
 from stowplan.compiled.functions import Compiled
+from stowplan.compiled.library import missing_code
 from stowplan.compiled.signature import signature_of
 from stowplan.portfolio.packing.search import greedy
+from tests.models.packing.cases import random_problem
 from tests.paths import ROOT
 
 T = TypeVar("T")
@@ -320,6 +323,36 @@ def test_without_machine_code_and_numba_functions_run_interpreted_and_it_is_said
     assert without == "there is no machine code of stowplan.portfolio.packing for this processor"
     assert warning == f"heuristics run interpreted, many times slower: {without}, and numba is not installed"
     assert len([line for line in done.stdout.splitlines() if "interpreted" in line]) == 2
+
+
+@pytest.mark.parametrize("has_numba", [True, False])
+def test_what_to_run_for_missing_machine_code_is_said_once(
+    has_numba: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the result of a solve, and by a command that does not print the warnings of its results."""
+    from stowplan.cli import main
+
+    # A fixture replaces the function in all other tests.
+    for module in (importlib.import_module("stowplan.kernel.solve"), library):
+        monkeypatch.setattr(module, "missing_code", missing_code)
+    monkeypatch.setattr(library, "trouble", lambda *packages: "there is no machine code of it")
+    monkeypatch.setattr(library, "find_spec", lambda name: has_numba or None)
+    expected = "there is no machine code of it: heuristics may exceed the time limit, because they "
+    if has_numba:
+        expected += "are compiled at their first use; 'python -m stowplan.compiled.build' does so in advance"
+    else:
+        expected += "run interpreted, many times slower; to compile them, install numba and run "
+        expected += "'python -m stowplan.compiled.build'"
+    result = stowplan.solve(random_problem(1), time_limit=60)
+    assert [warning for warning in result.warnings if "machine code" in warning] == [expected]
+    for name in ("one", "two"):
+        random_problem(1).save(tmp_path / f"{name}.json")
+    inputs = [str(tmp_path / f"{name}.json") for name in ("one", "two")]
+    for quiet in ([], ["-q"]):
+        with pytest.raises(SystemExit):
+            main(["batch", *inputs, "-o", str(tmp_path / f"out{len(quiet)}"), "--time-limit", "60", *quiet])
+        lines = [line for line in capsys.readouterr().err.splitlines() if "machine code" in line]
+        assert lines == ([] if quiet else [f"stowplan: {expected}"])
 
 
 @native

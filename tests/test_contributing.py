@@ -152,19 +152,21 @@ def solve(copy: Path, *arguments: object) -> dict[str, object]:
     return result
 
 
-def test_a_heuristic_changes_two_files(tmp_path: Path) -> None:
-    changes = {
-        "portfolio/banked_packing/candidates.py": [
-            (
-                "def by_size(",
-                "def mine(problem: Problem, context: Context) -> None:\n    by_size(problem, context)\n\n\ndef by_size(",
-            ),
-        ],
+def heuristic(*statements: str) -> dict[str, list[tuple[str, str]]]:
+    """Changes that add a heuristic ``mine`` to a kind: a function that runs the statements, and lines in ``kind.py``."""
+    lines = ["def mine(problem: Problem, context: Context) -> None:", *(f"    {each}" for each in statements)]
+    return {
+        "portfolio/banked_packing/candidates.py": [("def by_size(", "\n".join([*lines, "", "", "def by_size("]))],
         "portfolio/banked_packing/kind.py": [
             ('        Candidate("choice", ', '        Candidate("mine", "heuristic"),\n        Candidate("choice", '),
             ('        "by_size": ', '        "mine": candidates.mine,\n        "by_size": '),
         ],
     }
+
+
+def test_a_heuristic_changes_two_files(tmp_path: Path) -> None:
+    changes = heuristic("by_size(problem, context)")
+    assert len(changes) == 2
     result = solve(changed_copy(tmp_path, changes), "--candidates", "mine")
     assert "mine" in json.dumps(result["candidates"])
     assert result["verified"]
@@ -174,11 +176,18 @@ def test_a_flag_of_searches_changes_three_files(tmp_path: Path) -> None:
     seed = '    seed: Annotated[int, _flag("N", '
     changes = {
         "kernel/context.py": [(seed, f'    patience: Annotated[int, _flag("N", "How long to wait.")] = 7\n{seed}')],
-        "kernel/solve.py": [("    seed: int = 0,\n", "    seed: int = 0,\n    patience: int = 7,\n")],
+        "kernel/solve.py": [
+            ("    seed: int = 0,\n", "    seed: int = 0,\n    patience: int = 7,\n"),
+            ("        seed=seed,\n", "        seed=seed,\n        patience=patience,\n"),
+        ],
         "portfolio/batch/records.py": [("    seed: int = 0\n", "    seed: int = 0\n    patience: int = 7\n")],
     }
-    copy = changed_copy(tmp_path, changes)
-    assert solve(copy, "--candidates", "heuristic", "--patience", 3)["verified"]
+    assert len(changes) == 3
+    # A heuristic of the copy says which value it is given.
+    probe = heuristic("by_size(problem, context)", 'context.note(f"waits for {context.options.patience}")')
+    copy = changed_copy(tmp_path, changes | probe)
+    assert "waits for 3" in json.dumps(solve(copy, "--candidates", "mine", "--patience", 3)["candidates"])
+    assert "waits for 7" in json.dumps(solve(copy, "--candidates", "mine")["candidates"])
     code = (
         "import inspect, stowplan; from stowplan.portfolio.batch.records import Settings;"
         "print(Settings(patience=3).search.patience, inspect.signature(stowplan.solve).parameters['patience'].default)"
@@ -187,9 +196,9 @@ def test_a_flag_of_searches_changes_three_files(tmp_path: Path) -> None:
 
 
 def test_a_flag_of_one_command_changes_one_file(tmp_path: Path) -> None:
-    quiet = '    quiet: Quiet = False,\n    *,\n    options: ReadOptions,\n) -> None:\n    """Write a fast-memory'
+    quiet = "    ] = Options().time_limit,\n    quiet: Quiet = False,\n"
     flag = '    depth: Annotated[int, option("--depth", "N", "How deep.")] = 7,\n'
-    copy = changed_copy(tmp_path, {"cli/convert.py": [(quiet, flag + quiet)]})
+    copy = changed_copy(tmp_path, {"cli/convert.py": [(quiet, quiet + flag)]})
     assert re.search(r"--depth +N +How deep\. +\[default: 7\]", run(copy, "-m", "stowplan", "export", "--help"))
 
 

@@ -170,12 +170,15 @@ def test_as_plain_values() -> None:
 
 
 def test_summary_of_a_plan() -> None:
-    text = result(objective=80_000, bound=60_000, baselines={"greedy": 100_000}, baseline=100_000).summary()
+    baselines, highlights = {"greedy": 100_000}, {"peak": "5 bytes", "host peak": "2 bytes"}
+    text = result(objective=80_000, bound=60_000, baselines=baselines, baseline=100_000, highlights=highlights).summary()
     assert text.splitlines() == [
         "net on tpu (roofline)",
         "  objective  80 ns  (verified, by search)",
         "  bound      60 ns  gap 25.00%",
         "  status     feasible, stopped at the time limit of 1.5 s",
+        "  peak       5 bytes",
+        "  host peak  2 bytes",
         "  speedup    1.250 over greedy (100 ns)",
         "  warning    look out",
     ]

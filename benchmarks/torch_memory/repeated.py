@@ -98,7 +98,7 @@ def planned(reading: Reading, repeats: int, static: set[int], parts: list[float]
         figures: tuple[object, ...]
         try:
             report = chooser.choose(keep_stock=False).report
-            cost, bound = report.added_cost / reading.unit, report.bound / reading.unit
+            cost, bound = report.added_cost / reading.unit, (report.bound or 0) / reading.unit
             once = sum(structure.cost) / 100
             ratio = f"{cost / bound:.3f}" if bound else ""
             figures = f"{report.peak / gib:.2f}", f"{cost / once:.2f}", f"{bound / once:.2f}", ratio

@@ -1,8 +1,9 @@
 """Writes the offsets of a plan as a C header, as JSON or as CSV, for use in a build.
 
-:func:`emit` works for every kind of problem whose plans have offsets (``Kind.offset_table``). To add a format, write a
-function of (table, name) that returns bytes, and add it to :data:`FORMATS`. Equal plans give equal bytes: no format contains a
-time stamp.
+:func:`emit` works for every kind of problem whose plans have offsets (``Kind.offset_table``). An *offset table*
+(:class:`~stowplan.models.offset_table.OffsetTable`) lists the arenas of a plan, which are contiguous ranges of memory, and has
+a row for each buffer. To add a format, write a function of (table, prefix of identifiers) that returns bytes, and add it to
+:data:`FORMATS`. Equal plans give equal bytes: no format contains a time stamp.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from stowplan.models.offset_table import NOWHERE, OffsetTable
 
 
 def table_of(problem: Any, plan: Any) -> OffsetTable:
-    """Returns the offset table of a valid plan.
+    """Returns the offset table of a plan. The plan must be valid, which is not checked.
 
     Raises
     ------
     UsageError
-        Plans of this kind, or for this problem, have no offsets.
+        The problem is of no known kind, or plans of this kind, or for this problem, have no offsets.
     """
     return check_emittable(problem)(problem, plan)
 
@@ -39,29 +40,32 @@ def check_emittable(problem: Any) -> Callable[[Any, Any], OffsetTable]:
     Raises
     ------
     UsageError
-        Plans of this kind have no offsets.
+        The problem is of no known kind, or plans of its kind have no offsets.
     """
     kind = kind_of(problem)
     if kind.offset_table is None:
-        known = ", ".join(other.title for other in registered() if other.offset_table is not None)
-        raise UsageError(f"plans of {kind.title} have no offsets to emit, those of {known} have")
+        titles = ", ".join(other.title for other in registered() if other.offset_table is not None)
+        raise UsageError(f"plans of {kind.title} have no offsets to emit, those of {titles} have")
     return kind.offset_table
 
 
 def emit(problem: Any, plan: Any, form: str, name: str = "") -> bytes:
-    """Returns the contents of a file with the offsets of a valid plan.
+    """Returns the contents of a file with the offsets of a plan.
 
     Parameters
     ----------
+    problem, plan
+        A problem of any kind and a plan for it. The plan must be valid, which is not checked.
     form
-        One of :data:`FORMATS`.
+        A key of :data:`FORMATS`.
     name
-        Prefix of identifiers in C; the program's name by default.
+        Prefix of identifiers in C. If it is empty, it is the program's name, or ``plan`` if the program has no name either. The
+        other formats do not use it.
 
     Raises
     ------
     UsageError
-        There is no such format, or plans of this kind have no offsets.
+        ``form`` is no key of :data:`FORMATS`, or :func:`table_of` raises it.
     """
     check_form(form)
     table = table_of(problem, plan)
@@ -69,15 +73,22 @@ def emit(problem: Any, plan: Any, form: str, name: str = "") -> bytes:
 
 
 def check_form(form: str) -> None:
-    """Raise UsageError if there is no such format."""
+    """Raise UsageError if ``form`` is no key of :data:`FORMATS`."""
     if form not in FORMATS:
         raise UsageError(f"found the format {form!r}, expected one of {', '.join(FORMATS)}")
 
 
 def write(path: Path, problem: Any, plan: Any, form: str) -> None:
-    """Write the offsets of a valid plan to a file; the file's name is the prefix of identifiers in C.
+    """Write the offsets of a plan to a file, as :func:`emit` returns them.
 
-    Raises the errors of :func:`emit`.
+    The prefix of identifiers in C is the name of the file up to its first dot.
+
+    Raises
+    ------
+    UsageError
+        As for :func:`emit`.
+    InputError
+        The file cannot be written.
     """
     files.write_atomic(path, emit(problem, plan, form, files.printable(path.name).partition(".")[0]))
 
@@ -165,7 +176,7 @@ def _identifier(name: str) -> str:
 def _distinct(names: list[str], first: set[int]) -> list[str]:
     """Makes names unique by appending numbers, and keeps their order.
 
-    Of equal names, those at the indices ``first`` are the last to get a number.
+    The first of several equal names stays as it is. Names at the indices ``first`` take precedence over all others.
     """
     given_names = set(names)
     index_of: dict[str, int] = {}
@@ -193,7 +204,9 @@ def _string(text: str) -> str:
 
 
 def _signed(value: int) -> str:
+    """A constant of the type ``int64_t`` in C."""
     return f"INT64_C({value})"
 
 
+#: From the name of a format to its function, which takes a table and the prefix of C identifiers, and returns the file.
 FORMATS: dict[str, Callable[[OffsetTable, str], bytes]] = {"c-header": _c_header, "json": _json, "csv": _csv}

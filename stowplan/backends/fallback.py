@@ -45,9 +45,9 @@ def require(what: str, packages: tuple[str, ...], extra: str) -> None:
     what
         The feature that needs the packages; it begins the message.
     packages
-        Names of modules.
+        Names of top-level modules.
     extra
-        The extra of stowplan that installs the packages; the message names it.
+        The extra of stowplan that installs the packages, as in ``pip install '.[EXTRA]'``; the message names it.
     """
     missing = [name for name in packages if importlib.util.find_spec(name) is None]
     if missing:
@@ -55,12 +55,16 @@ def require(what: str, packages: tuple[str, ...], extra: str) -> None:
 
 
 def warn(text: str) -> None:
-    """Issue a PlanningWarning with this text, shortened to one line. It says what could not be done and what is done
-    instead."""
+    """Issue a PlanningWarning with this text, shortened to one line of at most 700 characters.
+
+    The text gives the fault, and the plan that is used instead.
+    """
     warnings.warn(brief(text), PlanningWarning, stacklevel=3)
 
 
 def reason(error: Exception) -> str:
-    """Returns, as text for users, the reason why there is no plan. It is the message of the error, after the error's type if it
-    is not an UnsupportedError."""
+    """Returns, as text for users, the reason why there is no plan: the message of the error.
+
+    The type of the error comes first if the error is not an UnsupportedError.
+    """
     return str(error) if isinstance(error, UnsupportedError) else f"{type(error).__name__}: {error}"

@@ -1,7 +1,8 @@
 """How back ends, which apply plans inside a compiler or a runtime, call :func:`stowplan.solve`.
 
 :func:`solve_with` passes the options that back ends have in common, :class:`Search` solves several problems with the same
-options, and :func:`find_order` orders the operators of a graph. They raise the same errors as :func:`stowplan.solve`.
+options, and :func:`find_order` orders the operators of a graph. They raise the same errors as :func:`stowplan.solve`:
+UsageError for an object that is no problem, and InputError for an existing plan that is not valid.
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ class SearchOptions(TypedDict, total=False):
     """The keyword arguments of :func:`stowplan.solve` that back ends accept in addition to their own time limit."""
 
     deterministic: bool
+    """Whether the amount of work is limited instead of the time, so that equal inputs give equal plans."""
     seed: int
+    """Seed of all random numbers, 0 or more."""
     workers: int
+    """Maximum number of worker processes, 1 or more."""
 
 
 def solve_with(
@@ -36,10 +40,13 @@ def solve_with(
 
     Parameters
     ----------
+    options
+        Time limit, determinism, seed and number of workers of the run.
     plans
-        Existing plans of the problem by name; candidates start from them, and the result is never worse than any of them.
+        Existing plans of the problem by name. The search starts from them, and the result is never worse than any of them. None
+        means that there are none.
     cancel
-        Ends the run with the best plan so far once it is set.
+        Once this event is set, the run ends with the best plan so far. None if nothing cancels the run.
     """
     return solve(
         problem,
@@ -58,7 +65,7 @@ class Search:
 
     options: Options
     cancel: threading.Event | None = None
-    """Once it is set, each run ends with its best plan so far."""
+    """Once it is set, each run ends with its best plan so far; None if nothing cancels the runs."""
 
     def solve(self, problem: Any) -> Result:
         """Solves one problem."""
@@ -99,6 +106,8 @@ def find_order(problem: Problem, options: Options, began: float) -> tuple[Plan, 
     ----------
     problem
         The problem; its operators are in the original order of the graph.
+    options
+        Time limit, determinism, seed and number of workers of the search.
     began
         When work on this graph began, by ``time.monotonic``; the seconds in the report count from there.
 

@@ -1,7 +1,8 @@
 """The base class of callbacks for training frameworks: one event opens a step of a ``TrainingMemory``, and another closes it.
 
-A callback must also be an instance of the callback class of the framework (the *trainer*). That class is imported when the
-first callback is constructed, so that importing these modules does not load any framework.
+A ``TrainingMemory`` is the memory limit of a training loop; it is checked in each *step*, usually one iteration of the loop. A
+callback must also be an instance of the callback class of the framework (the *trainer*). That class is imported when the first
+callback is constructed, so that importing these modules does not load any framework.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class StepCallback:
         Raises
         ------
         MemoryLimitError
-            The step was above the limit, and the memory is strict.
+            The step was above the limit, and the ``TrainingMemory`` was created with ``strict=True``, which is the default.
         """
         self.is_open = False
         self._scope.close()
@@ -79,13 +80,14 @@ class StepCallback:
     def abandon(self, error: BaseException) -> None:
         """Close the step, if one is open, because of an error.
 
-        If the memory can say more about the error, such as that the device is out of memory, the error gets that as a note.
+        If the ``TrainingMemory`` can explain the error, for example because the device is out of memory, the explanation is
+        added to the error as a note.
         """
         self.is_open = False
         try:
             self._scope.__exit__(type(error), error, error.__traceback__)
-        except MemoryLimitError as named:
-            error.add_note(str(named))
+        except MemoryLimitError as explanation:
+            error.add_note(str(explanation))
 
 
 def _class_of(callback: type[StepCallback]) -> type:
@@ -95,13 +97,13 @@ def _class_of(callback: type[StepCallback]) -> type:
     names = names or [name for name, package in packages.items() if importlib.util.find_spec(package) is not None]
     if not names:
         require(f"{callback.__module__}.{callback.__name__}", (packages[callback.modules[0]],), callback.extra)
-    found: type = getattr(importlib.import_module(names[0]), callback.base)
-    return found
+    trainer_class: type = getattr(importlib.import_module(names[0]), callback.base)
+    return trainer_class
 
 
 @cache
 def _derived(callback: type, base: type) -> type:
-    """A class that derives from both classes."""
+    """A class that derives from both classes. This is ``callback`` itself if it derives from ``base`` already."""
     if issubclass(callback, base):
         return callback
     return type(callback.__name__, (callback, base), {"__module__": callback.__module__, "__doc__": callback.__doc__})

@@ -1,14 +1,14 @@
 """Compiled functions: Python functions that are compiled to machine code when the package is built, and can also run
 interpreted.
 
-:mod:`.functions` has the decorators. :mod:`.signature` says how arguments are passed to C. :mod:`.library` finds the machine
-code, and :mod:`.build`, the only module that needs numba, makes it.
+The decorators in :mod:`.functions` mark such functions. :mod:`.signature` says how arguments are passed to C. :mod:`.library`
+finds the machine code, and :mod:`.build`, the only module that needs numba, makes it.
 
 An array that is annotated as ``NDArray`` has one dimension. Arrays of more dimensions have annotations that say so
 (:data:`Ints2D` and so on), because machine code is compiled for a fixed number of dimensions. All arrays are contiguous in
 row-major order.
 
-Each file knows only those before it:
+Each file imports only those before it:
 
 - ``library``: finds the shared objects of compiled functions
 - ``tables``: tables whose rows compiled functions read by field name
@@ -32,6 +32,8 @@ from stowplan.compiled.tables import filled as filled
 from stowplan.compiled.tables import plain as plain
 from stowplan.compiled.tables import records as records
 from stowplan.compiled.tables import values as values
+
+# Annotations of arrays: the type of the elements, and the number of dimensions if it is more than one.
 
 Ints = NDArray[np.int64]
 Bits = NDArray[np.uint64]

@@ -9,6 +9,7 @@ shared object that has been built from the same sources is not built again.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import platform
@@ -23,19 +24,23 @@ from typing import Any
 
 from stowplan.child_process import child_environment
 from stowplan.compiled.functions import BUILDING, TO_BUILD
-from stowplan.compiled.library import SHIPPED, compiling_packages, file_name, level, symbol
+from stowplan.compiled.library import SHIPPED, compiling_packages, file_name, level, locked_build, symbol
 from stowplan.compiled.signature import Array, Kind, Number, Record, Signature, signature_of
 
 #: Processor levels for which a package that is distributed has machine code.
 LEVELS = {"x86_64": ("x86-64-v3", "x86-64-v2"), "amd64": ("x86-64-v3", "x86-64-v2")}
 
+#: The outcome of a package that another process has built while this one waited.
+BY_ANOTHER = "compiled by another process"
+
 
 def main() -> int:
-    """Builds what is missing. Returns the exit code: 0, or 1 if something could not be built."""
+    """Builds the shared objects that are missing. Returns the exit code: 0, or 1 if one of them could not be built."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("packages", nargs="*", help="folders of the package (default: all with compiled functions)")
     parser.add_argument("--to", type=Path, default=SHIPPED, help="folder of the shared objects (default: the package's own)")
     parser.add_argument("--level", action="append", help="level of processors, such as x86-64-v3 (default: all levels)")
+    parser.add_argument("--locked", action="store_true", help="the caller has the locks of these folders already")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes side by side (default: one a core)")
     options = parser.parse_args()
     levels = tuple(options.level or LEVELS.get(platform.machine().lower(), (level(),)))
@@ -44,35 +49,40 @@ def main() -> int:
     if os.environ.get(BUILDING) == "1":
         build(packages[0], options.to, levels)
         return 0
-    return _build_all(missing, options.to, levels, options.jobs)
+    return _build_all(missing, options.to, levels, options.jobs, is_locked=options.locked)
 
 
-def _build_all(packages: list[str], folder: Path, levels: tuple[str, ...], jobs: int) -> int:
-    """Builds each package in a process of its own, because the decorators in this process are not numba's."""
+def _build_all(packages: list[str], folder: Path, levels: tuple[str, ...], jobs: int, is_locked: bool) -> int:
+    """Builds each package in a process of its own, because the decorators in this process are not numba's. Returns the exit
+    code."""
     if packages and (find_spec("numba") is None or _c_compiler() is None):
         missing = "numba is not installed" if find_spec("numba") is None else "there is no C compiler: name one in CC"
         print(f"heuristics were not compiled: {missing}", file=sys.stderr)
         return 1
     flags = [argument for name in levels for argument in ("--level", name)]
 
-    def start(package: str) -> tuple[str, subprocess.CompletedProcess[str]]:
+    def start(package: str) -> tuple[str, str]:
+        """Builds a package, unless another process has built it in the meantime; returns its name and the outcome."""
         command = [sys.executable, "-m", "stowplan.compiled.build", "--to", str(folder), *flags, package]
         environment = {**child_environment(), BUILDING: "1"}
-        return package, subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        with contextlib.nullcontext() if is_locked else locked_build(folder, package):
+            if all((folder / file_name(package, name)).exists() for name in levels):
+                return package, BY_ANOTHER
+            completed = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return package, f"failed: {completed.stderr.strip()[-2000:]}" if completed.returncode else "compiled"
 
     failed = False
     # The largest packages are built first, so that no long build is left at the end.
     order = sorted(packages, key=lambda package: -_size(package))
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        for number, (package, completed) in enumerate(pool.map(start, order), 1):
-            failed |= completed.returncode != 0
-            outcome = "compiled" if completed.returncode == 0 else f"failed: {completed.stderr.strip()[-2000:]}"
+        for number, (package, outcome) in enumerate(pool.map(start, order), 1):
+            failed |= outcome.startswith("failed")
             print(f"[{number}/{len(packages)}] {package}: {outcome}", file=sys.stderr, flush=True)
     return int(failed)
 
 
 def _size(package: str) -> int:
-    """Bytes of the sources with compiled functions, as an estimate of the time to build."""
+    """Bytes of the sources of a package that have compiled functions, as an estimate of the time to build it."""
     from stowplan.compiled.library import sources
 
     return sum(path.stat().st_size for path in sources(package) if path.read_bytes().count(b"@njit"))

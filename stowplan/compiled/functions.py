@@ -22,14 +22,16 @@ from stowplan.compiled.signature import Signature, signature_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+#: Environment variables. If INTERPRET is 1, all functions run interpreted. BUILDING is 1 in a process that builds machine code.
 INTERPRET, BUILDING = "STOWPLAN_INTERPRET", "STOWPLAN_BUILDING"
 
 #: Whether all functions run interpreted.
 IS_INTERPRETED = os.environ.get(INTERPRET) == "1"
 
-#: In a process that builds: numba's objects of the functions that Python calls.
+#: Numba's objects of the functions that Python calls. It is filled only in a process that builds.
 TO_BUILD: list[Any] = []
 
+#: Numba's options for all functions: no memory management, no entry points of numba's own, and NumPy's rules for division by 0.
 _INNER = {"_nrt": False, "no_cpython_wrapper": True, "no_cfunc_wrapper": True, "error_model": "numpy"}
 
 
@@ -52,19 +54,19 @@ def njit_inner(function: F) -> F:
 
 
 def njit_small(function: F) -> F:
-    """Like :func:`njit_inner`, but always inlined by LLVM, for short functions whose call with many arrays would take longer
-    than their work."""
+    """Like :func:`njit_inner`, but the function is always inlined by LLVM. It is for short functions whose call with many
+    arrays would take longer than their work."""
     return _with_numba(function, forceinline=True) if os.environ.get(BUILDING) == "1" else function
 
 
 def njit_once(function: F) -> F:
-    """Like :func:`njit_inner`, but inlined by numba, for a function that is called in one place: this takes less time to
-    compile."""
+    """Like :func:`njit_inner`, but the function is inlined by numba. It is for a function that is called in one place, and
+    takes less time to compile."""
     return _with_numba(function, inline="always") if os.environ.get(BUILDING) == "1" else function
 
 
 def _with_numba(function: F, **options: Any) -> F:
-    """Applies numba's decorator."""
+    """Applies numba's decorator with these options."""
     import numba
     from numba.core.types import unliteral
 
@@ -109,7 +111,8 @@ class Compiled:
         return self.function.__defaults__ or ()
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Calls the function; raises TypeError if an argument does not match its annotation."""
+        """Calls the function. Machine code raises TypeError if an argument does not match its annotation or is missing. A
+        function that runs interpreted raises its own errors."""
         entry = self._entry
         if entry is None:
             return _python_numbers(self.function(*arguments, **named))

@@ -1,14 +1,15 @@
 """Finds the shared objects of compiled functions: one for each folder of the package that has such functions.
 
 The name of a shared object contains its folder, a digest of all sources that determine its code, and the level of processors
-that it is for. It was installed with the package, or has been built on this machine since. If there is none and numba is
-installed, it is built now.
+that it is for, such as ``x86-64-v3``. It was installed with the package, or has been built on this machine since. If there is
+none and numba is installed, it is built now. In the functions below, a *package* is given by its dotted name and stands for the
+modules directly in its folder.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import fcntl
 import hashlib
 import importlib.util
 import os
@@ -18,6 +19,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from importlib.util import find_spec
@@ -25,13 +27,25 @@ from pathlib import Path
 from typing import Any, cast
 
 from stowplan.child_process import child_environment
+from stowplan.files import try_lock
 from stowplan.log import LOGGER
 
+#: The machine code of a function: it is called with the address of the function's slots and returns nothing.
 Entry = Callable[[int], Any]
 
 #: The folder of the shared objects that come with the package, and the environment variable that names a folder for those that
 #: are built on this machine.
 SHIPPED, FOLDER_VARIABLE = Path(__file__).parent / "objects", "STOWPLAN_COMPILE_CACHE"
+
+#: The command that builds all shared objects that are missing.
+BUILD_COMMAND = "python -m stowplan.compiled.build"
+
+#: Seconds for which a process waits while another one compiles the same package, before it compiles the package itself. The
+#: largest package takes about half a minute on an idle machine.
+LOCK_SECONDS = 300.0
+
+#: Seconds between two looks at the lock of another process.
+_POLL_SECONDS = 0.05
 
 _NJIT_LINE = re.compile(rb"^@njit$", re.MULTILINE)
 
@@ -66,13 +80,14 @@ def _library(package: str) -> ctypes.CDLL | None:
 
 
 def _find(package: str) -> Path | None:
-    """Path of the shared object, if it exists."""
+    """Path of the shared object of a package's folder for this machine; None if there is none."""
     name = file_name(package, level())
     return next((folder / name for folder in _folders() if (folder / name).exists()), None)
 
 
 def trouble(*packages: str) -> str:
-    """Why the functions of these packages, by default of all, run interpreted; empty if they run as machine code."""
+    """Says why the functions of these packages run interpreted; empty if they run as machine code. By default, all packages
+    with compiled functions are checked."""
     for package in packages or compiling_packages(Path(__file__).parents[1]):
         # This is called for each result, so the sources are read only if there is no machine code.
         if _find(package) is None and sources(package):
@@ -80,8 +95,24 @@ def trouble(*packages: str) -> str:
     return ""
 
 
+def missing_code(*packages: str) -> str:
+    """Says, in one line for users, that functions of these packages have no machine code, what follows, and what to run.
+
+    It is empty if all of them have machine code. By default, all packages with compiled functions are checked.
+    """
+    why = trouble(*packages)
+    if not why:
+        return ""
+    if find_spec("numba") is None:
+        text = f"run interpreted, many times slower; to compile them, install numba and run '{BUILD_COMMAND}'"
+    else:
+        text = f"are compiled at their first use; '{BUILD_COMMAND}' does so in advance"
+    return f"{why}: heuristics may exceed the time limit, because they {text}"
+
+
 def level() -> str:
-    """The level of this machine's processor, such as ``x86-64-v3``, or its architecture if there are no levels for it."""
+    """The level of this machine's processor, such as ``x86-64-v3``, or its architecture if there are no levels for it. The
+    level is ``x86-64-v2`` if the processor's flags cannot be read."""
     machine = platform.machine().lower()
     if machine not in ("x86_64", "amd64"):
         return machine
@@ -153,13 +184,13 @@ def compiling_packages(top: Path) -> list[str]:
 
 
 def _folders() -> Iterator[Path]:
-    """Folders that may contain shared objects: the package's own, and those for objects that are built on this machine."""
+    """Yields folders that may contain shared objects: the package's own, then those for objects built on this machine."""
     yield SHIPPED
     yield from (folder for place in _candidate_folders() if (folder := _private_folder(place)) is not None)
 
 
 def _candidate_folders() -> Iterator[Path]:
-    """Candidates for the folder of objects that are built on this machine."""
+    """Yields candidates for the folder of objects that are built on this machine, the preferred one first."""
     named = os.environ.get(FOLDER_VARIABLE)
     home = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")) / "stowplan"
     yield from [Path(named)] if named else [home] if home.is_absolute() else []
@@ -186,19 +217,45 @@ def _build(package: str) -> Path | None:
     name = file_name(package, level())
     folder = next((folder for folder in _folders() if os.access(folder, os.W_OK)), None)
     if find_spec("numba") is None or folder is None:
-        _warn_interpreted(f"{trouble(package)}, and numba is not installed")
+        reason = "numba is not installed" if folder is not None else "no folder for it can be written to"
+        _warn_interpreted(f"{trouble(package)}, and {reason}")
         return None
-    LOGGER.info("compiling %s, once", package)
-    with open(folder / f"{package}.lock", "w", encoding="ascii") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked_build(folder, package):
         if not (folder / name).exists():
-            command = [sys.executable, "-m", "stowplan.compiled.build", "--to", str(folder), "--level", level(), package]
+            LOGGER.info("compiling %s, once", package)
+            command = [sys.executable, "-m", "stowplan.compiled.build", "--locked", "--to", str(folder), "--level", level()]
             environment, nothing = child_environment(), subprocess.DEVNULL
-            completed = subprocess.run(command, env=environment, stdin=nothing, capture_output=True, text=True)
+            completed = subprocess.run([*command, package], env=environment, stdin=nothing, capture_output=True, text=True)
             if completed.returncode:
                 _warn_interpreted(f"{package}: {(completed.stderr.strip() or 'not compiled').splitlines()[-1][:300]}")
                 return None
     return folder / name
+
+
+@contextlib.contextmanager
+def locked_build(folder: Path, package: str) -> Iterator[None]:
+    """Lets one process at a time build the shared object of a package in a folder.
+
+    While another process builds it, this one waits for at most :data:`LOCK_SECONDS`; then it goes on without the lock. The
+    system releases the lock of a process that ends, however it ends. Two builds at the same time are only a waste: each writes
+    a file of its own and renames it. That is also what happens if the folder cannot have locks.
+    """
+    lock, path, until = None, folder / f"{package}.lock", time.monotonic() + LOCK_SECONDS
+    with contextlib.suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = try_lock(path)
+        if lock is None:
+            LOGGER.info("waiting for another process that compiles %s, for at most %.0f s", package, LOCK_SECONDS)
+        while lock is None and time.monotonic() < until:
+            time.sleep(_POLL_SECONDS)
+            lock = try_lock(path)
+    try:
+        yield
+    finally:
+        if lock is not None:
+            # Whoever waits for the lock makes the file anew.
+            path.unlink(missing_ok=True)
+            os.close(lock)
 
 
 def _warn_interpreted(why: str) -> None:

@@ -49,10 +49,12 @@ class Array:
     """A contiguous array."""
 
     dtype: np.dtype[Any]
+    """Type of the elements."""
     dimensions: int
+    """Number of dimensions."""
 
     def slots(self, value: Any) -> list[int]:
-        """The slots of an array; raises TypeError if it has another type or number of dimensions."""
+        """The slots of an array; raises TypeError if it has another type or number of dimensions, or is not contiguous."""
         if (
             not isinstance(value, np.ndarray)
             or value.dtype != self.dtype
@@ -69,11 +71,12 @@ class Record:
     """A tuple or a named tuple."""
 
     members: tuple[Kind, ...]
+    """Types of the members."""
     named: type | None = None
     """The class of the named tuple; None for a plain tuple."""
 
     def slots(self, value: Any) -> list[int]:
-        """The slots of all members."""
+        """The slots of all members; raises ValueError if their number is wrong, and the errors of their own ``slots``."""
         return [slot for kind, member in zip(self.members, value, strict=True) for slot in kind.slots(member)]
 
 
@@ -85,6 +88,7 @@ class Signature:
     """The signature of one function."""
 
     parameters: tuple[Kind, ...]
+    """Types of the parameters, in their order."""
     results: tuple[Number, ...]
     """Types of the returned numbers; empty for a function that returns nothing."""
     is_tuple: bool
@@ -114,7 +118,7 @@ def signature_of(function: Callable[..., Any]) -> Signature:
 
 
 def _kind(annotation: Any, place: str) -> Kind:
-    """The type of an annotation."""
+    """The type that an annotation stands for; raises TypeError, which names the place, if it cannot be passed to C."""
     if annotation in (int, float, bool):
         return Number(annotation)
     dimensions = 1

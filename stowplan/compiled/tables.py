@@ -1,6 +1,6 @@
 """Tables whose rows compiled functions read by field name: NumPy's record arrays.
 
-Reading a field of a record takes a third of the time to compile that reading an element of an array takes.
+Compiling code that reads a field of a record takes a third of the time that compiling code that reads an array element takes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ def records(kind: type[R], count: int) -> Sequence[R]:
 
 
 def filled(kind: type[R], count: int, columns: Mapping[str, Column]) -> Sequence[R]:
-    """A table with these columns. A column may be shorter than the table; the rest of the field is then zero."""
+    """A table of ``count`` rows with these columns, by field name. A column may be shorter than the table; the rest of the
+    field is then zero. Raises ValueError for a longer column or an unknown field."""
     table: Any = records(kind, count)
     for name, column in columns.items():
         table[name][: len(column)] = column
@@ -43,7 +44,7 @@ def values(table: Any, name: str) -> list[int]:
 
 
 def plain(kind: type[R], table: Any, which: NDArray[np.int64]) -> list[R]:
-    """The selected rows as plain Python objects of class ``kind`` with int fields."""
+    """The rows with the numbers ``which`` as plain Python objects of class ``kind`` with int fields."""
     objects = []
     for row in np.asarray(table[which]).tolist():
         objects.append(kind())

@@ -63,6 +63,7 @@ class Graph(msgspec.Struct, GraphRules, frozen=True, dict=True, kw_only=True):
     """A validated graph. Creating one that breaks a rule raises :class:`~stowplan.errors.InputError`."""
 
     tensors: tuple[Tensor, ...]
+    """The tensors, in any order."""
     ops: tuple[Op, ...]
     """Operators in the order of the file, in which they can run."""
     inputs: tuple[int, ...] = ()

@@ -76,7 +76,8 @@ class OpLike(Protocol):
 class GraphRules:
     """Base class that validates the fields of a graph and derives properties from them.
 
-    The fields have the meanings that the docstrings of :class:`~stowplan.graph.graph.Graph` give.
+    The fields have the meanings that the docstrings of :class:`~stowplan.graph.graph.Graph` give. The properties are defined
+    for graphs that :meth:`check_rules` accepts.
     """
 
     tensors: tuple[TensorLike, ...]

@@ -23,7 +23,8 @@ Precision = Literal["int8", "fp16"]
 ELEMENT_BYTES: dict[Precision, int] = {"int8": 1, "fp16": 2}
 
 #: Kinds of operations, in the order of their numbers (``op_id`` in table 1 of Khadka et al., ICLR 2021). A new kind must be
-#: added at the end, so that the numbers of the others stay the same.
+#: added at the end, so that the numbers of the others stay the same. ``fc`` and ``matmul_w`` are products with a weight matrix:
+#: readers use ``fc`` in networks with convolutions, and ``matmul_w`` in transformers.
 OPS = (
     "conv",
     "fc",
@@ -148,7 +149,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def consumers(self) -> tuple[tuple[int, ...], ...]:
-        """[layers] numbers of the layers that read each layer's output, ascending."""
+        """For each layer, the numbers of the layers that read its output, ascending."""
         readers: list[list[int]] = [[] for _ in self.layers]
         for number, layer in enumerate(self.layers):
             for source in layer.inputs:
@@ -162,7 +163,7 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True
 
     @cached_property
     def external_elements(self) -> tuple[int, ...]:
-        """[layers] number of elements that each layer reads from inputs of the network."""
+        """For each layer, the number of elements that it reads from inputs of the network."""
         return tuple(
             layer.input_elements - sum(self.layers[source].output_elements for source in layer.inputs) for layer in self.layers
         )

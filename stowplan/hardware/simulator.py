@@ -44,16 +44,17 @@ class Transfer(msgspec.Struct, frozen=True):
 
 
 class Timeline(msgspec.Struct, frozen=True):
-    """Result of a simulation of T steps. Lists over boundaries have T + 1 entries; the last one is for the program's end."""
+    """Result of a simulation. Lists over boundaries have an entry for the boundary before each step, and a last one for the end
+    of the program."""
 
     total_ps: int
     """Duration of the program."""
     stall_ps: int
     """Time for which the program waits for copies."""
     step_start_ps: list[int]
-    """[T + 1] time at which each step begins, after its wait; the last entry is ``total_ps``."""
+    """Time at which each step begins, after its wait; the last entry is ``total_ps``."""
     step_wait_ps: list[int]
-    """[T + 1] time for which the program waits for copies at each boundary."""
+    """Time for which the program waits for copies at each boundary."""
     transfers: list[Transfer]
     """The copies, in the order of ``plan.copies``."""
 
@@ -64,7 +65,8 @@ class Timeline(msgspec.Struct, frozen=True):
 
 
 class CopyEngine:
-    """Channels that run copies in the order in which they are queued. Each channel runs one copy at a time."""
+    """Channels that run copies in the order in which they are queued. Each of the ``channels`` channels, of which there is at
+    least one, runs one copy at a time."""
 
     def __init__(self, channels: int):
         self._free_ps = [0] * channels
@@ -77,12 +79,16 @@ class CopyEngine:
 
 
 def simulate(problem: Problem, plan: Plan) -> Timeline:
-    """Simulates a plan whose indices are in range, which the verifier checks; each copy has the full bandwidth."""
+    """Simulates a plan; each copy has the full bandwidth.
+
+    Numbers of tensors, boundaries and uses in the plan must be in range, which the verifier checks; otherwise IndexError may be
+    raised.
+    """
     return play(problem, plan, durations_ps(problem, plan.fast_uses))
 
 
 def durations_ps(problem: Problem, fast_uses: Iterable[int]) -> list[int]:
-    """[steps] the duration of all runs of each step in ps, if exactly these uses are served from fast memory."""
+    """The duration of all runs of each step in ps, if exactly these uses are served from fast memory."""
     fast, number = set(fast_uses), 0
     durations: list[int] = []
     for step in problem.steps:
@@ -103,7 +109,8 @@ def _transfer_ps(problem: Problem, copy: Copy) -> int:
 def play(problem: Problem, plan: Plan, durations_ps: list[int]) -> Timeline:
     """Simulates the copies of a plan, each with the full bandwidth, and steps of given durations.
 
-    ``durations_ps`` has the duration of all runs of each step. The indices of the plan must be in range.
+    ``durations_ps`` has the duration of all runs of each step. The numbers in the plan must be in range, as for
+    :func:`simulate`.
     """
     horizon = problem.horizon
     queued_at: list[list[int]] = [[] for _ in range(horizon + 1)]
@@ -163,9 +170,9 @@ class _SharedEngines:
         self.now = 0.0
         """The current time in ps."""
         self.began = [0.0] * copies
-        """[copies] Time in ps at which each copy began."""
+        """Time in ps at which each copy began."""
         self.ended: list[float | None] = [None] * copies
-        """[copies] Time in ps at which each copy ended; None if it has not."""
+        """Time in ps at which each copy ended; None if it has not ended."""
         self._engines = engines
         self._latency_ps = latency_ps
         self._queue: deque[tuple[int, int]] = deque()
@@ -227,16 +234,19 @@ def play_shared(
 ) -> Timeline:
     """Simulates a plan's copies and steps of given durations, where all share the bandwidth of slow memory.
 
+    If the bytes of a step need more than the bandwidth in its duration, the duration stays as it is given, because estimates of
+    the two come from different sources. Copies move no bytes while such a step runs, so that no copy is simulated too fast.
+
     Parameters
     ----------
     problem, plan
-        The indices of the plan must be in range, as for :func:`stowplan.hardware.simulator.play`.
+        The numbers in the plan must be in range, as for :func:`simulate`.
     durations_ps, slow_bytes
         The duration of all runs of each step in ps, and the bytes that they read from and write to slow memory.
     bandwidth
         Bandwidth of slow memory in bytes per second.
     engines
-        Largest number of copies in progress at the same time.
+        Largest number of copies in progress at the same time, at least 1.
     latency_ps
         Fixed part of the duration of every copy. During it, the copy occupies an engine but uses no bandwidth.
     """

@@ -90,7 +90,8 @@ class ProblemSource(Generic[P]):
     def made(self, options: Mapping[str, Any], rng: np.random.Generator, make: Callable[[P], M]) -> M:
         """Chooses the problem of the next episode, as :meth:`choose` does, and returns ``make(problem)``.
 
-        For a problem in :attr:`problems`, ``make`` is called once, and its result is used again in later episodes.
+        For a problem in :attr:`problems`, ``make`` is called once, and its result is used again in later episodes. Raises the
+        errors of :meth:`choose` and of ``make``.
         """
         chosen = self.choose(options, rng)
         if not isinstance(chosen, int):
@@ -103,7 +104,7 @@ class ProblemSource(Generic[P]):
     def read(self, source: object) -> P:
         """Returns ``source`` itself if it is a problem, or reads the problem from the file if ``source`` is a path.
 
-        Raises InputError for anything else.
+        Raises InputError for anything else, or if the file cannot be read or has another kind of problem.
         """
         if isinstance(source, self._kind):
             return source
@@ -114,7 +115,7 @@ class ProblemSource(Generic[P]):
 
 
 def check_choice(name: str, value: object, choices: Sequence[object]) -> None:
-    """Raise InputError if the value of an environment's option is none of its choices."""
+    """Raise InputError, which names the option, if the value of an environment's option is none of its choices."""
     if value not in choices:
         raise InputError(f"found {name}={value!r}, expected one of {', '.join(map(repr, choices))}")
 

@@ -26,6 +26,11 @@ class Support(nn.Module):
         Number of atoms; odd and at least 3, so that 0 is one of them.
     limit
         Largest absolute value that can be represented; larger numbers are clipped.
+
+    Raises
+    ------
+    InputError
+        If ``bins`` is even or less than 3, or ``limit`` is not positive and finite.
     """
 
     atoms: Tensor
@@ -63,7 +68,7 @@ class Support(nn.Module):
 
 
 def to_unit_range(hidden: Tensor) -> Tensor:
-    """Scale each row to [0, 1]."""
+    """Scale each row (B, H) of hidden states to [0, 1]; a constant row becomes 0."""
     low, high = hidden.amin(1, keepdim=True), hidden.amax(1, keepdim=True)
     return (hidden - low) / (high - low + 1e-5)
 
@@ -95,7 +100,8 @@ def mlp(inputs: int, widths: Sequence[int]) -> tuple[nn.Sequential, int]:
 
 
 class Head(nn.Module):
-    """An MLP whose last layer begins near zero, so that an untrained network has no preferences."""
+    """An MLP with hidden layers of ``widths`` whose last layer begins near zero, so that an untrained network has no
+    preferences."""
 
     def __init__(self, inputs: int, widths: Sequence[int], outputs: int):
         super().__init__()

@@ -1,4 +1,7 @@
-"""Checks of the library, none of which needs a solver: rows of its table, and plans and certificates that somebody adds."""
+"""Checks the library without any solver: the rows of its table, and plans and certificates that somebody adds.
+
+A *row* of the table has an instance with its best known objective and bound. A *certificate* is a proof of a bound.
+"""
 
 from __future__ import annotations
 
@@ -29,19 +32,20 @@ MAX_PLAIN_BYTES = 16_000
 
 
 def faults(library: Library, row: Row) -> Iterator[str]:
-    """What is wrong with a row: yields a line for each fault, and nothing if all of it is right.
+    """Yields a line for each fault of a row; no line if the row is correct.
 
-    The file must have the digest of the row, its plan must be valid and have the objective, and its certificate must prove the
-    bound ``certified``. Of an instance that a recipe makes, only what the row says itself is checked while its file is missing.
+    The instance must have the digest of the row, its plan must be valid and have the row's objective, and its certificate must
+    prove the bound ``certified``. If the file of an instance that a recipe makes is missing, only contradictions between the
+    columns of the row are faults.
     """
     yield from _contradictions(row)
     if row.is_recipe and library.instance(row) is None:
         return
     try:
         data = library.data(row)
-        found = digest(parse(data, "problem"))
-        if found != row.digest:
-            yield f"digest: found {found[:12]}, expected {row.digest[:12]}: the instance was changed"
+        own_digest = digest(parse(data, "problem"))
+        if own_digest != row.digest:
+            yield f"digest: found {own_digest[:12]}, expected {row.digest[:12]}: the instance was changed"
             return
         problem, plan = library.problem(row), library.plan(row)
         if plan is not None:
@@ -58,7 +62,7 @@ def faults(library: Library, row: Row) -> Iterator[str]:
 
 
 def _contradictions(row: Row) -> Iterator[str]:
-    """Columns of a row that contradict each other."""
+    """Yields a line for each contradiction between columns of a row."""
     if (row.objective is None) != (not row.plan):
         yield "plan: an objective needs a plan, and a plan an objective"
     if (row.certified is None) != (not row.certificate):
@@ -72,32 +76,33 @@ def _contradictions(row: Row) -> Iterator[str]:
 
 
 def is_at_least(bound: Bound, other: Bound) -> bool:
-    """Whether a bound says at least as much as another one."""
+    """Whether a bound is at least as strong as another one; INFEASIBLE is the strongest, None the weakest."""
     if other is None or bound == INFEASIBLE:
         return True
     return bound is not None and other != INFEASIBLE and bound >= other
 
 
 def strays(library: Library) -> list[str]:
-    """Files of the library that no row names, and files that rows name and that are not there."""
-    named = {library.folder / name for row in library.rows.values() for name in (row.plan, row.certificate) if name}
+    """Returns a line for each file of the library that no row names, and for each file that a row names and that is missing."""
+    expected = {library.folder / name for row in library.rows.values() for name in (row.plan, row.certificate) if name}
     instances = {library.instance(row) for row in library.rows.values()}
     folders = (PLANS, CERTIFICATES, *kinds.import_paths())
     present = {path for name in folders for path in (library.folder / name).rglob("*") if path.is_file()}
-    unnamed = [f"{path}: no row of {TABLE} names this file" for path in sorted(present - named - instances)]
-    return unnamed + [f"{path}: found no file, but {TABLE} names it" for path in sorted(named - present)]
+    unnamed = [f"{path}: no row of {TABLE} names this file" for path in sorted(present - expected - instances)]
+    return unnamed + [f"{path}: found no file, but {TABLE} names it" for path in sorted(expected - present)]
 
 
 def _objective(problem: Any, plan: PlanDocument, source: Path) -> int:
-    """Objective of a valid plan; raises VerificationError for any other."""
-    found = check_plan(kind_of(problem), problem, plan)
-    if not found.ok or found.objective is None:
-        raise VerificationError(f"{source}: not a valid plan: {''.join(found.lines[:1])}")
-    return found.objective
+    """The objective of a plan; raises VerificationError if the plan is not valid."""
+    verification = check_plan(kind_of(problem), problem, plan)
+    if not verification.ok or verification.objective is None:
+        raise VerificationError(f"{source}: not a valid plan: {''.join(verification.lines[:1])}")
+    return verification.objective
 
 
 def _proven(data: bytes, certificate: Certificate, source: Path) -> Bound:
-    """The bound that a certificate claims and proves; raises VerificationError if its proof fails."""
+    """The bound that a certificate claims and proves; raises VerificationError if the proof fails, and InputError if the file
+    is no certificate."""
     try:
         verdict = checker.check(data, files.encode(certificate))
     except UnprovenError as error:
@@ -109,17 +114,23 @@ def _proven(data: bytes, certificate: Certificate, source: Path) -> Bound:
 
 @dataclass(frozen=True)
 class Addition:
-    """A valid plan or a certificate for an instance, and the row as it would be with it."""
+    """A valid plan, or a certificate, that somebody adds to an instance."""
 
     row: Row
+    """The row as it is with the plan or the certificate."""
     is_better: bool
-    """Whether it improves the table's objective or certified bound, so that the row differs from the table's."""
+    """Whether the plan or the certificate improves the objective or the certified bound, so that the row differs from that of
+    the table."""
     verdict: str
-    """What it is beside the table, in one line."""
+    """One line for people that compares the objective or the bound with that of the table."""
     document: PlanDocument | Certificate
+    """The plan or the certificate."""
 
     def save(self, library: Library) -> Library:
-        """Writes the file, if it is better, and the table; returns the library with the new row."""
+        """If the addition is better, write its file and the table, and remove an older file of the same name.
+
+        Returns the library with the new row; an unchanged library if the addition is not better.
+        """
         if not self.is_better:
             return library
         is_plan = isinstance(self.document, PlanDocument)
@@ -134,21 +145,23 @@ class Addition:
 
 
 def added(library: Library, row: Row, path: Path, *, who: str, when: str, how: str) -> Addition:
-    """Verifies a plan or a certificate from any source.
+    """Verifies a plan or a certificate from any source, and compares it with the table. No file is written.
 
     Parameters
     ----------
+    row
+        The row of the instance.
     path
         A plan as ``stowplan solve -o`` writes it, offsets in minimalloc's CSV, or a certificate.
     who, when, how
-        Values of these columns, should it be better.
+        Values of these columns if the plan or the certificate is better.
 
     Raises
     ------
     InputError
-        The file is none of these, or the instance is not there.
+        The file is none of these or for another kind, or the file of the instance is missing.
     VerificationError
-        The plan is not valid, or the certificate does not prove its bound.
+        The plan is not valid, the certificate does not prove its bound, or a valid plan contradicts a certified bound.
     """
     data, problem = library.data(row), library.problem(row)
     noted = {"who": who, "when": when, "how": how}
@@ -165,6 +178,7 @@ def added(library: Library, row: Row, path: Path, *, who: str, when: str, how: s
 
 
 def _added_certificate(row: Row, data: bytes, path: Path, noted: dict[str, str]) -> Addition:
+    """Verifies a certificate; ``data`` is its instance, and ``noted`` has the columns who, when and how."""
     certificate = Certificate.load(path)
     proven = _proven(data, certificate, path)
     _check_against(row, row.objective, proven, path)
@@ -179,13 +193,20 @@ def _added_certificate(row: Row, data: bytes, path: Path, noted: dict[str, str])
 
 
 def _check_against(row: Row, objective: int | None, proven: Bound, path: Path) -> None:
-    """A valid plan below a certified bound would mean that a verifier or the checker is wrong."""
+    """Raise VerificationError if the objective of a valid plan is below a certified bound.
+
+    That would mean that the verifier or the checker of certificates is wrong.
+    """
     if objective is not None and proven is not None and (proven == INFEASIBLE or proven > objective):
         raise VerificationError(f"{path}: a plan of {objective} contradicts the certified bound {proven} of {row.id}")
 
 
 def _with_class(row: Row) -> Row:
-    """An open instance that is now proven was hard. A plan below an uncertified bound shows that this bound was wrong."""
+    """The row with the class and the bound that follow from its objective and its bounds.
+
+    An open instance whose optimum is now proven becomes hard, and one that is no longer proven becomes open. A plan below an
+    uncertified bound shows that this bound was wrong, so that the certified bound takes its place.
+    """
     if row.objective is not None and isinstance(row.bound, int) and row.bound > row.objective:
         row = msgspec.structs.replace(row, bound=row.certified)
     if row.is_proven != (row.class_ == "open"):
@@ -194,18 +215,27 @@ def _with_class(row: Row) -> Row:
 
 
 def _compared(what: str, value: Bound, before: Bound, is_better: bool) -> str:
+    """One line that compares an objective or a bound with that of the table."""
     table = "the table has none" if before is None else f"the table has {before}"
     word = "better" if is_better else "equal" if value == before else "no better"
     return f"{what} {value}: {word}, {table}"
 
 
 def named(folder: str, row: Row, document: Any) -> str:
-    """Name of a row's file within the library, compressed if it is large."""
+    """Returns the path of a row's file within the library; its extension says whether it is compressed.
+
+    Parameters
+    ----------
+    folder
+        PLANS or CERTIFICATES.
+    document
+        Content of the file, on whose size the extension depends.
+    """
     ending = ".json.gz" if len(files.encode(document)) > MAX_PLAIN_BYTES else ".json"
     return f"{folder}/{row.id}{ending}"
 
 
 def write(path: Path, document: Any) -> None:
-    """Writes a document, compressed if the name says so. Equal documents give equal bytes."""
+    """Writes a document, compressed if the extension is ``.gz``. Equal documents give equal bytes."""
     data = files.encode(document)
     files.write_atomic(path, gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)

@@ -1,6 +1,7 @@
 """JSON Schemas (draft 2020-12) of the files of problems and plans, for programs that read or write them without this package.
 
-Types come from the classes of a kind, and descriptions, with units, from the docstrings of their fields.
+Types come from the classes of problems and plans. Descriptions, with units, come from the docstrings of these classes and of
+their fields.
 """
 
 from __future__ import annotations
@@ -16,19 +17,18 @@ from typing import Any
 import msgspec
 
 from stowplan.document import Document
-
-DRAFT = "https://json-schema.org/draft/2020-12/schema"
+from stowplan.json_schema import components, whole_schema
 
 #: References to Python code in docstrings, of which a schema keeps the name.
 _ROLE = re.compile(r":\w+:`~?([^`]*)`")
 
 
 def json_schema(document: type[Document]) -> dict[str, Any]:
-    """The JSON Schema of the files of a class of problems or plans.
+    """Returns the JSON Schema of the files of a class of problems or plans.
 
     It describes structure and units. Rules between fields, which files must also obey, are on the reference page of the kind.
     """
-    _, parts = msgspec.json.schema_components([document], ref_template="#/$defs/{name}")
+    _, parts = components([document])
     classes = {each.__name__: each for each in _classes(document)}
     for name, part in parts.items():
         if name in classes:
@@ -38,7 +38,7 @@ def json_schema(document: type[Document]) -> dict[str, Any]:
     for name in ("format", "version"):
         whole["properties"][name] = {"const": defaults[name]}
     required = [*dict.fromkeys((*whole.get("required", ()), "format", "version"))]
-    schema = {"$schema": DRAFT, **whole, "title": str(defaults["format"]), "required": required, "$defs": parts}
+    schema = whole_schema(str(defaults["format"]), whole | {"required": required}, parts)
     # Defaults may be tuples, which JSON does not have.
     decoded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(schema))
     return decoded
@@ -69,7 +69,7 @@ def _describe(part: dict[str, Any], owner: type[Any]) -> None:
         part["description"] = _plain(part["description"])
     for name, field in part.get("properties", {}).items():
         if name in texts:
-            # A reference may not have other keys beside it in every reader.
+            # Some readers of schemas ignore a description next to a reference.
             field["description"] = texts[name]
     for name, entry in zip(getattr(owner, "_fields", ()), part.get("prefixItems", ()), strict=False):
         entry["title"] = name
@@ -78,7 +78,10 @@ def _describe(part: dict[str, Any], owner: type[Any]) -> None:
 
 
 def field_docstrings(owner: type[Any]) -> dict[str, str]:
-    """The docstrings below the fields of a class and of its bases, as plain text; empty where there is no source code."""
+    """Returns the docstrings below the fields of a class and of its bases, as plain text by the name of the field.
+
+    Classes whose source code is not available are left out.
+    """
     texts: dict[str, str] = {}
     for base in reversed(owner.__mro__):
         try:
@@ -95,4 +98,5 @@ def field_docstrings(owner: type[Any]) -> dict[str, str]:
 
 
 def _plain(docstring: str) -> str:
+    """A docstring as one line of text, without the marks of reStructuredText."""
     return " ".join(_ROLE.sub(r"\1", docstring).replace("``", "").split())

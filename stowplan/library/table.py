@@ -1,4 +1,4 @@
-"""The table of the library: a row for each instance, with the best known objective and bound and where both come from.
+"""The table of the library: a row for each instance, with its best known objective and bound, and who found them and how.
 
 The library is the folder ``instances`` of a clone; wheels do not have it. docs/reference/library.md explains its files and the
 columns of the table.
@@ -27,19 +27,22 @@ from stowplan.errors import InputError, UsageError
 #: Environment variable with the folder of the library.
 VARIABLE = "STOWPLAN_LIBRARY"
 
-#: The library of the clone that this package is in.
+#: The folder of the library if this package is in a clone of the repository.
 OWN_FOLDER = Path(__file__).resolve().parents[2] / "instances"
 
+#: Name of the table in the folder.
 TABLE = "table.csv"
 
-#: Text of the table in place of a bound, if it is proven that no plan exists.
+#: The value of a bound if it is proven that no plan exists.
 INFEASIBLE: Final = "infeasible"
 
+#: How difficult it was to prove the optimum of an instance; docs/reference/library.md defines the classes.
 Class = Literal["easy", "hard", "open"]
 
-#: A bound in the unit of the kind. None: no bound is known.
+#: A bound in the unit of the kind, or INFEASIBLE; None if no bound is known.
 Bound = int | Literal["infeasible"] | None
 
+#: The form of an instance's id.
 _ID = re.compile(r"[a-z0-9]+(?:[-.][a-z0-9]+)*")
 
 
@@ -49,8 +52,9 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Name of the instance, which never changes."""
     kind: str
+    """Kind of problem, as in the file formats, such as ``packing``."""
     class_: Class
-    """``easy``, ``hard``, or ``open`` as long as the optimum is not proven."""
+    """``open`` if the optimum is not proven, otherwise ``easy`` or ``hard``."""
     source: str
     """Function and arguments that made the instance, or the recipe that makes it."""
     digest: str
@@ -58,13 +62,13 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     objective: int | None
     """Objective of the best known plan, in the unit of the kind; None if no plan is known."""
     bound: Bound
-    """Best known bound, whether it has a certificate or rests on trusting a solver."""
+    """Best known bound, from a certificate or from a solver without one."""
     certified: Bound
-    """Bound that the certificate proves."""
+    """Bound that the certificate proves; None if there is none."""
     who: str
     """Who found the plan or the bound, whichever changed last."""
     when: str
-    """Date of that, as YYYY-MM-DD."""
+    """Day on which it was found, as YYYY-MM-DD."""
     how: str
     """Command or method by which it was found."""
     plan: str
@@ -74,12 +78,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_proven(self) -> bool:
-        """Whether the optimum is proven, or that no plan exists."""
+        """Whether it is proven that the plan is optimal, or that no plan exists."""
         return self.bound == INFEASIBLE or (self.objective is not None and self.bound == self.objective)
 
     @property
     def is_certified(self) -> bool:
-        """Whether a certificate proves it."""
+        """Whether a certificate proves that the plan is optimal, or that no plan exists."""
         return self.certified == INFEASIBLE or (self.objective is not None and self.certified == self.objective)
 
     @property
@@ -97,7 +101,9 @@ class Library:
     """The folder of a library, and the rows of its table by id."""
 
     folder: Path
+    """The folder, which has the table and the files that it names."""
     rows: dict[str, Row]
+    """From the id of an instance to its row, in the order of the table."""
 
     @classmethod
     def open(cls, folder: Path | None = None) -> Library:
@@ -106,26 +112,27 @@ class Library:
         Parameters
         ----------
         folder
-            By default the folder that the environment variable ``STOWPLAN_LIBRARY`` names, or that of the clone.
+            The folder. By default it is the one that the environment variable ``STOWPLAN_LIBRARY`` names, or otherwise that of
+            the clone.
 
         Raises
         ------
         UsageError
-            There is no such folder.
+            The folder does not exist or has no table.
         InputError
             The table is not valid; the message names the line and the column.
         """
-        named = folder or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
-        chosen = named or OWN_FOLDER
-        if not (chosen / TABLE).is_file():
-            where = f"{chosen}: found no {TABLE}, " if named else "found no library of instances, "
+        user_folder = folder or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
+        library_folder = user_folder or OWN_FOLDER
+        if not (library_folder / TABLE).is_file():
+            finding = f"{library_folder}: found no {TABLE}, " if user_folder else "found no library of instances, "
             raise UsageError(
-                f"{where}expected --library FOLDER or {VARIABLE} with the folder 'instances' of a clone of stowplan"
+                f"{finding}expected --library FOLDER or {VARIABLE} with the folder 'instances' of a clone of stowplan"
             )
-        return cls(chosen, read_table(chosen / TABLE))
+        return cls(library_folder, read_table(library_folder / TABLE))
 
     def row(self, name: str) -> Row:
-        """The row of an instance; raises UsageError if there is none."""
+        """Returns the row of an instance; raises UsageError if there is no instance with this id."""
         if name not in self.rows:
             close = difflib.get_close_matches(name, self.rows, 1, 0.5)
             meant = f"; perhaps {close[0]}" if close else ""
@@ -133,24 +140,30 @@ class Library:
         return self.rows[name]
 
     def instance(self, row: Row) -> Path | None:
-        """The file of an instance, compressed or not; None if it is not there."""
+        """Returns the file of an instance, compressed or not; None if it is missing."""
         path = self.folder / row.kind / f"{row.id}.json"
         return next((each for each in (path, path.with_name(f"{path.name}.gz")) if each.is_file()), None)
 
     def data(self, row: Row) -> bytes:
-        """The instance as JSON, byte for byte as in its file; raises InputError if it is not there, or cannot be read."""
+        """Returns the instance as JSON, byte for byte as in its file, decompressed if necessary.
+
+        Raises
+        ------
+        InputError
+            The file is missing or cannot be read.
+        """
         path = self.instance(row)
         if path is None:
-            made = f"made by '{row.source}', see instances/README.md" if row.is_recipe else "an instance"
-            raise InputError(f"found no file, expected {made}", source=self.folder / row.kind / f"{row.id}.json")
+            expected = f"made by '{row.source}', see instances/README.md" if row.is_recipe else "an instance"
+            raise InputError(f"found no file, expected {expected}", source=self.folder / row.kind / f"{row.id}.json")
         return files.read_bytes(path)
 
     def problem(self, row: Row) -> Any:
-        """The problem of an instance."""
+        """Returns the problem of an instance; raises InputError if its file is missing or invalid."""
         return kinds.by_name(row.kind).problem.decode(self.data(row), self.instance(row))
 
     def plan(self, row: Row) -> PlanDocument | None:
-        """The best known plan; None if there is none."""
+        """Returns the best known plan, None if there is none; raises InputError if its file is missing or invalid."""
         if not row.plan:
             return None
         path = self.folder / row.plan
@@ -158,20 +171,23 @@ class Library:
         return plan
 
     def certificate(self, row: Row) -> Certificate | None:
-        """The certificate of the bound; None if there is none."""
+        """Returns the certificate of a bound, None if there is none; raises InputError if its file is missing or invalid."""
         return Certificate.load(self.folder / row.certificate) if row.certificate else None
 
     def changed(self, row: Row) -> Library:
-        """A library with this row in place of the one of the same id, or behind all others; nothing is written."""
+        """Returns a library in which this row replaces the one with the same id, or else follows all others.
+
+        No file is written.
+        """
         return Library(self.folder, self.rows | {row.id: row})
 
     def save_table(self) -> None:
-        """Writes the table."""
+        """Write the table to its file."""
         files.write_atomic(self.folder / TABLE, text_of(self.rows.values()).encode())
 
 
 def read_table(path: Path) -> dict[str, Row]:
-    """The rows of a table by id; raises InputError with line and column if it is not valid."""
+    """Reads the rows of a table by id; raises InputError, with the line and the column, if the table is not valid."""
     lines = csv.reader(io.StringIO(files.read_text(path)))
     head = tuple(next(lines, ()))
     if head != COLUMNS:
@@ -190,7 +206,7 @@ def read_table(path: Path) -> dict[str, Row]:
 
 
 def text_of(rows: Iterable[Row], *, head: bool = True) -> str:
-    """Rows as CSV, with the names of the columns above them."""
+    """Returns rows as CSV; with ``head``, the first line has the names of the columns."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if head:
@@ -201,7 +217,7 @@ def text_of(rows: Iterable[Row], *, head: bool = True) -> str:
 
 
 def _row(cells: dict[str, str], place: str) -> Row:
-    """A row of the table from its text."""
+    """A row of the table from the texts of its columns; raises InputError if one is not valid."""
 
     def check(column: str, holds: bool, expected: str) -> None:
         expect(holds, place, f"{column} {cells[column]!r}", expected)
@@ -224,4 +240,5 @@ def _row(cells: dict[str, str], place: str) -> Row:
 
 
 def _bound(text: str) -> Bound:
+    """An objective or a bound from its text; None for an empty text."""
     return INFEASIBLE if text == INFEASIBLE else int(text) if text else None

@@ -1,5 +1,12 @@
 """Presents plans and results: pictures, the HTML report, HTML for notebooks, and plans as text.
 
+A *presenter* shows the plans of one kind. A *labelled* plan is a pair (name, plan); if several are shown, the first is the main
+one, usually the plan of a result, and the others are plans to compare with, such as baselines. A *picture* consists of plots, a
+plot of panels below each other, and a panel of *marks*, which are single graphical elements. The *tip* of a mark is a text that
+appears when the pointer is on it, and a text named *spoken* describes a picture for readers who cannot see it. A *box* is the
+rectangle of one tensor or buffer, its *owner*, in a picture with time across and offsets in memory up. A *layout* is a plan
+with the positions of everything that is drawn.
+
 Each file imports only those before it:
 
 - ``colours``: the palette, and text colours for a background

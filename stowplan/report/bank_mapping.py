@@ -1,5 +1,9 @@
 """Shows bank mappings: the bytes that they move, compared with other plans; the bytes on chip over time; and the layouts of the
-largest tensors."""
+largest tensors.
+
+A *layout* of a tensor says along which dimension it is spread over the banks of the scratchpad; it is *unspread* if it is in
+one bank, and a *view* is a rearranged copy. Tensors on chip are in the scratchpad, all others in main memory.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +52,7 @@ class BankMappingPresenter(DrawingPresenter):
     plan_words, problem_words = "a bank mapping", "graph and target"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Checks that layouts and options exist."""
+        """Raises InputError if the plan has a wrong number of entries, or a layout or an option that does not exist."""
         for violation in verify(problem, plan).violations:
             if violation.code in _UNREADABLE:
                 raise InputError(violation.message)

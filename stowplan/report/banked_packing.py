@@ -1,4 +1,7 @@
-"""Shows banked packings: each bank as a packing of its own, on its own scale, with time across and offsets up."""
+"""Shows banked packings: each bank as a packing of its own, on its own scale, with time across and offsets up.
+
+The *traffic* of a buffer is its size times its number of uses: the bytes that are read and written.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,7 @@ class BankedPackingPresenter(DrawingPresenter):
     plan_words, problem_words = "a banked packing", "buffers and banks"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Checks that every buffer has a bank and an offset."""
+        """Raises InputError unless every buffer has an offset, and a bank that exists."""
         if not len(plan.banks) == len(plan.offsets) == len(problem.buffers):
             raise InputError(
                 f"found {len(plan.banks)} banks and {len(plan.offsets)} offsets for {len(problem.buffers)} buffers"

@@ -33,7 +33,7 @@ THEME = {
 
 
 def tier_colour(tier: int) -> str:
-    """The colour of a tier in all pictures."""
+    """The colour of a tier, by its number, in all pictures. Colours repeat if there are more tiers than colours."""
     return TIER_COLOURS[tier % len(TIER_COLOURS)]
 
 
@@ -54,7 +54,8 @@ def theme_css() -> str:
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever is easier to read on ``#rrggbb`` (relative luminance of WCAG 2)."""
+    """Black or white, whichever is easier to read on ``#rrggbb`` (relative luminance of WCAG 2). Raises ValueError for any
+    other colour."""
     channels = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

@@ -21,7 +21,26 @@ Point = tuple[float, int, str]
 def convergence_plot(
     history: Sequence[HistoryEntry], seconds: float, unit: Unit, baselines: Mapping[str, int], baseline: int | None
 ) -> Plot | None:
-    """The best objective and the bound over time, with the baselines that lie in their range; None without history."""
+    """The best objective and the bound over time, with the baselines that lie in their range.
+
+    Parameters
+    ----------
+    history
+        The improvements of a run.
+    seconds
+        Length of the time axis; longer if the history is.
+    unit
+        Unit of objectives and bounds.
+    baselines
+        Objectives of all baselines, by name.
+    baseline
+        Objective of the main baseline, which the scale always includes; None if there is none.
+
+    Returns
+    -------
+    Plot or None
+        None if the history has neither an objective nor a bound.
+    """
     best = _changes((entry.seconds, entry.objective, entry.source) for entry in history)
     proven = _changes((entry.seconds, entry.bound, entry.source) for entry in history)
     if not best and not proven:

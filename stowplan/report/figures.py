@@ -58,7 +58,7 @@ def svg_inline(paper: Paper, spoken: str) -> str:
 
 
 def attributes(style: Style, paint: Callable[[str], str]) -> str:
-    """A style as attributes of an SVG element."""
+    """A style as attributes of an SVG element; ``paint`` turns a colour of the style into a colour of SVG."""
     parts = [f' class="{style.name}"'] if style.name else []
     parts.append(f' fill="{paint(style.fill)}"')
     if style.opacity != 1:

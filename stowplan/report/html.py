@@ -48,7 +48,9 @@ def write_report(
     Raises
     ------
     InputError
-        A plan is for another problem, or the file cannot be written.
+        A plan is of another kind or for another problem, or the file cannot be written.
+    VerificationError
+        A plan is not valid, and only valid plans of this kind are shown.
     """
     files.write_atomic(path, render_report(problem, result, compare=compare, time=time).encode("utf-8", errors="replace"))
 
@@ -60,7 +62,7 @@ def render_report(
     compare: Labelled | None = None,
     time: Literal["steps", "seconds"] = "steps",
 ) -> str:
-    """The text of the page that :func:`write_report` writes."""
+    """The text of the page that :func:`write_report` writes. It has the same parameters and raises the same errors."""
     presenter = presenter_for(problem)
     details = Details()
     others = [compare] if compare is not None else [] if result.plan is None else presenter.references(problem)

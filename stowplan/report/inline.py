@@ -24,8 +24,9 @@ WIDE, HIGH = 20_000, 2_000
 MAX_DESCRIBED_BOXES = 6_000
 #: Maximum number of characters of a name in a box.
 MAX_NAME_LETTERS = 60
-#: Numbers of characters that fit across a plot, if it is next to another plot and if it is alone. Number of lines of text that
-#: fit above each other in a layout, and number of characters of vertical text.
+#: ``LETTERS`` is the number of characters that fit across a plot next to another plot, and ``LETTERS_ALONE`` across a plot that
+#: is alone. ``LINES`` is the number of lines of text that fit above each other in a layout of boxes, and ``LETTERS_UP`` the
+#: number of characters of a vertical text that fit there.
 LETTERS, LETTERS_ALONE, LINES, LETTERS_UP = 74, 130, 26, 50
 
 
@@ -129,7 +130,8 @@ def _svg(content: str, spoken: str, more: str = "") -> str:
 
 
 def _marks(marks: Sequence[Mark], across: Axis, up: Axis) -> str:
-    """SVG of marks. Consecutive marks of one style become one group, and one path if they have no tips."""
+    """SVG of marks. Consecutive marks of one style become one group. In a group, each mark that has a tip, a text for when the
+    pointer is on it, is a path of its own; all other marks are one path together."""
     parts = []
     for style, group in groupby(marks, key=_style_of):
         paths, rest = [], []
@@ -147,7 +149,7 @@ def _marks(marks: Sequence[Mark], across: Axis, up: Axis) -> str:
 
 
 def _style_of(mark: Mark) -> Style:
-    """The style of a mark as a path."""
+    """The style of the path that draws a mark. It differs from the style of the mark if the mark is a dot."""
     if isinstance(mark, Dot):
         # A dot is a stroke of length 0 with round ends, which stays a circle however the drawing is stretched.
         style = mark.style

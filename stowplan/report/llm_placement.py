@@ -38,7 +38,7 @@ class LlmPlacementPresenter(DrawingPresenter):
     plan_words, problem_words = "a placement of a language model", "model, machine and request"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Checks that every layer has a memory that exists, and that the micro-batch exists."""
+        """Raises InputError unless every layer has a memory that exists, and the micro-batch exists."""
         if not len(plan.memories) == len(plan.spilled) == len(problem.layers):
             raise InputError(f"found {len(plan.memories)} memories for {len(problem.layers)} layers")
         if any(not 0 <= memory < len(problem.memories) for memory in plan.memories):

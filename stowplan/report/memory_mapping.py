@@ -29,7 +29,7 @@ from stowplan.report.text import format_bytes, plan_line, printable
 from stowplan.report.trace import Group, Slice, Trace, memory
 from stowplan.result import Result
 from stowplan.tables import text_table
-from stowplan.units import format_ps
+from stowplan.units import counted, format_ps
 
 #: Largest number of rows of a table: ``TOP`` in the report, ``LINES`` in text.
 TOP, LINES = 20, 40
@@ -239,7 +239,7 @@ def _one_line(problem: Problem, plan: Plan) -> str:
 def _stalls(timeline: Timeline) -> str:
     """The time that the program waits for copies, and before how many steps, as text."""
     boundaries = sum(wait > 0 for wait in timeline.step_wait_ps)
-    return f"{format_ps(timeline.stall_ps)} before {_count(boundaries, 'step')}" if boundaries else "none"
+    return f"{format_ps(timeline.stall_ps)} before {counted(boundaries, 'step')}" if boundaries else "none"
 
 
 def _peak(problem: Problem, plan: Plan) -> str:
@@ -271,7 +271,7 @@ def _residency_lines(problem: Problem, plan: Plan, top: int | None) -> list[str]
             source += ", copied out"
         steps = f"[{residency.start}, {residency.end})"
         rows.append((steps, f"{residency.offset:#x}", format_bytes(tensor.size), printable(tensor.name), source))
-    title = f"{_count(len(ordered), 'residency', 'residencies')}, by start"
+    title = f"{counted(len(ordered), 'residency', 'residencies')}, by start"
     head = ("steps:r", "offset:r", "size:r", "tensor", "source")
     return [title, *(text_table(head, rows, len(ordered)) if rows else [])]
 
@@ -288,14 +288,9 @@ def _copy_lines(problem: Problem, plan: Plan, timeline: Timeline, top: int | Non
         moved = (f"[{copy.start}, {copy.end})", format_bytes(copy.moved(tensor.size)), *map(format_ps, times))
         rows.append((copy.direction, *moved, waits, printable(tensor.name)))
     total = sum(copy.moved(problem.tensors[copy.tensor].size) for copy in plan.copies)
-    title = f"{_count(len(transfers), 'copy', 'copies')} of {format_bytes(total)} together, as queued"
+    title = f"{counted(len(transfers), 'copy', 'copies')} of {format_bytes(total)} together, as queued"
     head = ("dir", "window:r", "size:r", "begins:r", "takes:r", "waits:r", "tensor")
     return [title, *(text_table(head, rows, len(transfers)) if rows else [])]
-
-
-def _count(number: int, one: str, many: str | None = None) -> str:
-    """A number with the noun ``one``, or with its plural ``many``; without ``many``, the plural is formed with *s*."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 PRESENTER = MemoryMappingPresenter

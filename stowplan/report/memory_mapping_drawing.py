@@ -69,6 +69,7 @@ class Layout:
     occupancy: NDArray[np.int64]
     """Bytes in use during each step, ``[T]``."""
     bars: tuple[Bar, ...]
+    """The copies, by the time at which they begin."""
     lanes: int
     """Maximum number of copies in one direction that run at the same time."""
     stalls: tuple[Stall, ...]

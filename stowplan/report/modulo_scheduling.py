@@ -1,4 +1,11 @@
-"""Shows modulo schedules: tiles down, slots across, and arrows for the values between instructions."""
+"""Shows modulo schedules: tiles down, slots across, and arrows for the values between instructions.
+
+A value goes over links between neighbouring tiles, and may pass through tiles on its way, or it is sent over the *asynchronous
+fabric*, a network that connects all tiles and the memory. The *distance* of a value is the number of iterations between its
+producer and its consumer. A *flow* is a set of instructions that values over links connect; the plan's *starts* are the
+instructions that the hardware starts at a set time, for example one of each flow. The *spoke RAM* of a tile says which
+instruction it executes in each slot. An *interface* serves accesses of some tiles to memory.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +54,7 @@ class ModuloSchedulingPresenter(DrawingPresenter):
     max_plans = 1
 
     def check_fits(self, problem: Problem, plan: object) -> None:
-        """Raises VerificationError for a plan that is not valid."""
+        """Raises InputError for a plan of another kind, and VerificationError for a plan that is not valid."""
         if not isinstance(plan, Plan):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected a modulo schedule")
         verdict = verify(problem, plan)

@@ -54,10 +54,11 @@ class Way:
     stops: tuple[Point, ...]
     """Positions at which it passes through tiles."""
     distance: int
+    """Number of iterations between its producer and its consumer."""
     label: Point
     """Position for the text with the distance."""
     is_sent: bool = False
-    """Whether it is sent over the asynchronous fabric."""
+    """Whether it is sent over the asynchronous fabric, a network that connects all tiles, and not over links between tiles."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Layout:
 
 
 def build_layout(problem: Problem, plan: Plan) -> Layout:
-    """Lays out a valid plan. Idle tiles share a low row."""
+    """Lays out a valid plan. Consecutive idle tiles share a low row."""
     stops = [_stops(problem, plan, number) for number in range(len(problem.edges))]
     busy = {*plan.tiles, *(tile for way in stops for _, tile in way)}
     rows = _rows(problem.machine.tiles, busy)

@@ -38,7 +38,7 @@ class OrderPresenter(DrawingPresenter):
     plan_words, problem_words = "an operator order", "operators and tensors"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Checks that every operator is in the order, and every tensor has an offset."""
+        """Raises InputError unless every operator is in the order once, and every tensor has an offset."""
         if sorted(plan.order) != list(range(len(problem.ops))):
             raise InputError(
                 f"found an order of {len(plan.order)} entries, expected each of the {len(problem.ops)} operators once"

@@ -1,6 +1,8 @@
 """Shows packings: time across, offsets up, and a box for each span of time in which a buffer occupies space.
 
-Below are the bytes that are live. The horizontal axis is the problem's own time.
+Below are the bytes that are live. The horizontal axis is the problem's own time. A buffer may have *gaps*, in which it occupies
+no bytes; its *pieces* are the spans without them. Its *parts* are tensors inside it, such as views. An *overlap* is a
+permission: a buffer, the *result*, may share bytes with another one that is still live, the *operand*.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ class PackingPresenter(DrawingPresenter):
     plan_words, problem_words = "a packing", "buffers"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Checks that every buffer has an offset."""
+        """Raises InputError unless every buffer has an offset."""
         if len(plan.offsets) != len(problem.buffers):
             raise InputError(f"found {len(plan.offsets)} offsets, expected one for each of the {len(problem.buffers)} buffers")
 
@@ -214,7 +216,8 @@ class Layout:
 
 
 def build_layout(problem: Problem, plan: Plan) -> Layout:
-    """Lays out a plan, which need not be valid, because a picture may show what is wrong with it."""
+    """Lays out a plan, which need not be valid, because a picture may show what is wrong with it. Raises ValueError if it does
+    not have one offset for each buffer."""
     boxes = tuple(
         Box(number, start, end, offset, buffer.size, fixed=buffer.offset is not None)
         for number, (buffer, offset) in enumerate(zip(problem.buffers, plan.offsets, strict=True))

@@ -28,7 +28,8 @@ _TAG = scene.Style(fill="#ffffff", stroke="#555555", width=0.5, opacity=0.92)
 
 @dataclass(frozen=True)
 class Form:
-    """A path. Of its commands, ``M`` and ``L`` take one point, ``Q`` two, ``C`` three, and ``Z`` closes it."""
+    """A path. The commands ``M`` (move) and ``L`` (line) take one point each, ``Q`` (quadratic curve) two and ``C`` (cubic
+    curve) three; ``Z`` closes the path."""
 
     ops: str
     """The commands, one letter each, as in SVG."""

@@ -43,7 +43,8 @@ class Presenter:
         raise self._not_drawn()
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
-        """Raises UsageError if this many plans cannot be shown side by side, or not over seconds."""
+        """Raises UsageError if this number of ``plans`` cannot be shown side by side, or if ``seconds`` is True and the time
+        axis cannot be in seconds. This base class refuses only seconds."""
         if seconds:
             raise UsageError(f"--set seconds: plans of the kind {self._words()} have no picture over time")
 
@@ -62,7 +63,7 @@ class Presenter:
         raise self._not_configured(option)
 
     def configuration(self, problem: Any, plan: Any) -> Document:
-        """The configuration of the machine for a valid plan."""
+        """The configuration of the machine for a valid plan; raises UsageError if plans of this kind configure none."""
         raise self._not_configured("--emit config")
 
     def check_traceable(self, option: str) -> None:
@@ -71,7 +72,8 @@ class Presenter:
             raise self._not_traced(option)
 
     def trace(self, problem: Any, plan: Any) -> Trace:
-        """A valid plan as a trace for viewers of timelines: memory in use, residencies, operators and copies."""
+        """A valid plan as a trace for viewers of timelines: memory in use, residencies, operators and copies. Raises UsageError
+        if plans of this kind have no trace."""
         raise self._not_traced("--emit perfetto")
 
     def simulate(self, problem: Any, plan: Any, iterations: int) -> str:
@@ -81,6 +83,8 @@ class Presenter:
         ------
         VerificationError
             The results differ from the expected ones.
+        UsageError
+            Plans of this kind configure no machine.
         """
         raise self._not_configured("--simulate")
 
@@ -89,7 +93,7 @@ class Presenter:
         return [] if self._kind is None else list(self._kind.initial(problem).items())
 
     def summarize(self, problem: Any, plan: Any, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """A plan as text: its objective or what is wrong with it, the objectives of other plans, the kind's facts, and the
+        """A plan as text: its objective, the rules that it breaks, the objectives of other plans, the kind's facts, and the
         plan's fields.
 
         Parameters
@@ -97,7 +101,12 @@ class Presenter:
         others
             Named plans to compare with.
         everything
-            Whether to list all entries of long lists, of which otherwise the first are shown.
+            Whether to list all entries of long lists; otherwise only their first entries are listed.
+
+        Raises
+        ------
+        InputError, VerificationError
+            Subclasses raise them for a plan that cannot be shown, as :meth:`check_fits` does.
         """
         if self._kind is None:
             return str(plan)
@@ -118,7 +127,8 @@ class Presenter:
         return "\n".join(lines)
 
     def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
-        """A picture of named plans, of which the first is the main one. Equal plans are drawn once."""
+        """A picture of named plans, of which the first is the main one. Equal plans are drawn once. Raises UsageError if plans
+        of this kind are not drawn, or if there is no plan, and the errors of :meth:`check_fits`."""
         raise self._not_drawn()
 
     def overview(self, problem: Any, result: Result) -> Overview:
@@ -128,7 +138,8 @@ class Presenter:
     def report_sections(
         self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
     ) -> list[Section]:
-        """The kind's sections of the report. Boxes with descriptions are added to ``details``."""
+        """The kind's sections of the report, about the plan of ``result`` and ``others``. Boxes with descriptions are added to
+        ``details``. Raises the errors of :meth:`check_fits` for a plan that cannot be shown."""
         return []
 
     def _not_drawn(self) -> UsageError:
@@ -147,11 +158,11 @@ class Presenter:
 class DrawingPresenter(Presenter):
     """A presenter that draws pictures."""
 
-    #: Maximum number of plans side by side in a picture.
+    #: Maximum number of plans side by side in a picture; None if there is no limit.
     max_plans: int | None = None
     #: Whether the time axis can be in seconds as well as in steps.
     has_seconds = False
-    #: Words for messages: the name of a plan, and the things that must be the same in a plan and its problem.
+    #: Words for error messages: the name of a plan, and the name of what a plan is for.
     plan_words, problem_words = "a plan of this kind", "problem"
 
     def check_drawable(self, problem: Any) -> None:
@@ -167,17 +178,19 @@ class DrawingPresenter(Presenter):
         self.check_parts(problem, plan)
 
     def check_parts(self, problem: Any, plan: Any) -> None:
-        """Raises InputError if a plan of this kind, for this problem, lacks a part or refers to one that does not exist."""
+        """Raises InputError if a plan of this kind, for this problem, lacks a part or refers to one that does not exist. This
+        base class accepts all plans."""
 
     def check_options(self, *, plans: int, seconds: bool) -> None:
-        """Raises UsageError if the picture has no space for this many plans."""
+        """Raises UsageError if the picture has no space for this number of ``plans``, or if ``seconds`` is True and the time
+        axis cannot be in seconds."""
         if self.max_plans is not None and plans > self.max_plans:
             raise UsageError(f"--compare: a plan of the kind {self._words()} is drawn alone")
         if seconds and not self.has_seconds:
             super().check_options(plans=plans, seconds=seconds)
 
     def picture(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool = False) -> Picture:
-        """The picture of plans that differ, as :meth:`drawn` makes it."""
+        """The picture of the plans that differ, as :meth:`drawn` makes it; raises the errors of :meth:`distinct`."""
         return self.drawn(problem, self.distinct(problem, plans), seconds=seconds)
 
     def drawn(self, problem: Any, plans: Sequence[Labelled], *, seconds: bool) -> Picture:
@@ -187,7 +200,8 @@ class DrawingPresenter(Presenter):
     def report_sections(
         self, problem: Any, result: Result, others: Sequence[Labelled], details: Details, *, seconds: bool = False
     ) -> list[Section]:
-        """The sections about a plan and others, as :meth:`sections` makes them; none without a plan."""
+        """The sections about the plan of a result and other plans, as :meth:`sections` makes them; none without a plan. Raises
+        the errors of :meth:`check_fits`."""
         if result.plan is None:
             return []
         plans = self.distinct(problem, [(result.provenance.candidate, result.plan), *others])
@@ -214,7 +228,7 @@ class DrawingPresenter(Presenter):
 
 
 def presenter_of(kind: Kind[Any, Any]) -> Presenter:
-    """The presenter of a kind."""
+    """The presenter of a kind; :class:`Presenter` if the kind has none of its own."""
     module, factory = f"{__package__}.{kind.name}", kind.presenter or Presenter
     if kind.presenter is None and find_spec(module) is not None:
         factory = kinds.load(f"{module}:PRESENTER")
@@ -253,7 +267,9 @@ def draw(problem: object, plans: Sequence[Labelled], path: str | Path, *, second
     UsageError, MissingDependencyError
         As :func:`check_picture` raises them; UsageError also if there is no plan.
     InputError
-        A plan is for another problem, or the file cannot be written.
+        A plan is of another kind or for another problem, or the file cannot be written.
+    VerificationError
+        A plan is not valid, and only valid plans of this kind are shown.
     """
     check_format(path)
     save_picture(presenter_for(problem).picture(problem, plans, seconds=seconds), path)

@@ -41,7 +41,7 @@ class RematerializationPresenter(DrawingPresenter):
     plan_words, problem_words = "a plan of rematerialization", "operators and tensors"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Checks that every run is of an operator whose inputs are in memory."""
+        """Raises InputError unless every run is of an operator whose inputs are in memory."""
         if "peak" not in verify(problem, plan).figures:
             raise InputError("found a run that cannot take place, expected each to find what it reads")
 

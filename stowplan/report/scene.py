@@ -36,7 +36,7 @@ class Style:
     opacity: float = 1.0
     """Opacity of the fill."""
     name: str = ""
-    """Class of the mark on the page."""
+    """CSS class of the mark on the page; empty for none."""
 
 
 GRID = Style(stroke="grid", width=0.7, name="grid")
@@ -113,7 +113,7 @@ Mark = Rect | Line | Arrow | Dot | Text | Boxes
 
 @dataclass(frozen=True)
 class Axis:
-    """A range of the data, with ticks and a title. ``low`` may be greater than ``high``."""
+    """A range of the data, with ticks and a title. ``low`` is at the left or at the bottom and may be greater than ``high``."""
 
     low: float
     high: float
@@ -176,7 +176,8 @@ class Picture:
 
 
 def steps(edges: Sequence[float], values: Sequence[float]) -> list[Point]:
-    """Points of a step function: ``values[i]`` from ``edges[i]`` to ``edges[i + 1]``. Equal neighbours become one step."""
+    """Points of a step function: ``values[i]`` from ``edges[i]`` to ``edges[i + 1]``. Equal neighbours become one step. Raises
+    ValueError unless there is one edge more than values."""
     points: list[Point] = []
     for (left, right), value in zip(pairwise(edges), values, strict=True):
         if points and points[-1][1] == value:
@@ -187,7 +188,7 @@ def steps(edges: Sequence[float], values: Sequence[float]) -> list[Point]:
 
 
 def area(points: Sequence[Point], style: Style, base: float = 0.0) -> Line:
-    """The area between a line and the base."""
+    """The area between a line and the height ``base``; empty if the line has no points."""
     return Line([(points[0][0], base), *points, (points[-1][0], base)] if points else [], style)
 
 

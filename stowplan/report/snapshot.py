@@ -1,7 +1,9 @@
 """Shows the findings about a memory snapshot of PyTorch, such as fragmentation, as lines of text and as a section of the
 report.
 
-The facts are those of :meth:`stowplan.frontends.snapshot.findings.Findings.details`.
+The facts are those of :meth:`stowplan.frontends.snapshot.findings.Findings.details`. A *segment* is a range of bytes that
+PyTorch's allocator has reserved, and a *hole* is a range of free bytes in one. A *stream* is a queue of work on the device,
+which has segments of its own.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ class TierPlacementPresenter(DrawingPresenter):
     plan_words, problem_words = "a memory map (tier placement)", "network, target, precision and capacity"
 
     def check_parts(self, problem: Problem, plan: Plan) -> None:
-        """Checks that each layer has tiers that exist."""
+        """Raises InputError unless each layer has a tier that exists for its weights and for its output."""
         counts = {len(plan.weight_tiers), len(plan.output_tiers)}
         tiers = (*plan.weight_tiers, *plan.output_tiers)
         if counts != {len(problem.layers)} or not all(0 <= tier < len(problem.tiers) for tier in tiers):

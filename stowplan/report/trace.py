@@ -2,8 +2,8 @@
 
 A trace consists of groups: one for each memory, one for the operators and one for the copies. A group has rows of slices and
 counters of bytes. The format is that of Chrome's trace viewer in JSON ("Trace Event Format", Google 2016), in which a group is
-called a process and a row a thread. Perfetto reads it as well. A viewer takes all times for microseconds;
-:attr:`Trace.microseconds` says how long a unit of the plan's time is shown.
+called a process and a row a thread. Perfetto reads it as well. Viewers understand all times as microseconds, but the times of a
+plan have other units, such as steps. :attr:`Trace.microseconds` is the number of microseconds that represent one unit.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Trace:
     groups: Sequence[Group]
     """The groups from top to bottom."""
     microseconds: float = 1.0
-    """Microseconds for which one unit of time is shown."""
+    """The number of microseconds that represent one unit of time in a viewer."""
 
 
 def memory(name: str, residencies: Iterable[Slice], edges: Sequence[float], used: Sequence[float]) -> Group:
@@ -95,8 +95,8 @@ def encode(problem: ProblemDocument[PlanDocument], plan: PlanDocument, trace: Tr
         return round((time - origin) * trace.microseconds, 3)
 
     events: list[dict[str, Any]] = []
-    # Perfetto finds the thread that a name is for by its number alone, so no two processes have threads of the same number; and
-    # it gives counters the thread that has the number of their process.
+    # Perfetto ignores the process of an event that names a thread, so all threads of the file have different numbers. It also
+    # assigns the counters of a process to the thread with the number of the process, so no row has the number of a process.
     threads = itertools.count(len(trace.groups) + 1)
     for process, group in enumerate(trace.groups, 1):
         events += _named("process", group.name, {"pid": process}, process)

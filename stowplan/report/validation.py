@@ -1,7 +1,11 @@
 """The HTML page about a validation of policies: gaps, value estimates, rewards, and the decisions that cost most.
 
 A validation lets a trained policy make plans, and compares them with exact optima and with the plans of an untrained network.
-Making one plan decision by decision is called a *game*.
+Making one plan decision by decision is called a *game*. It is *lost* if it ends without a plan, and a *position* is its state
+between two decisions. Policy and untrained network plan in the same ways: the *likeliest* game takes the most likely decision
+each time, *samples* draw decisions from the network's probabilities, and *search* is the agent's own, such as a tree search. A
+*value estimate* is the network's guess of the *return*, the sum of the later rewards of a game. A *gap* is ``(objective -
+optimum) / objective``.
 """
 
 from __future__ import annotations
@@ -49,7 +53,7 @@ def save_validation_report(path: str | Path, validation: Validation) -> None:
 
 
 def render_validation_report(validation: Validation) -> str:
-    """The text of the page that :func:`save_validation_report` writes."""
+    """The text of the page that :func:`save_validation_report` writes. Problems that failed are named in a warning."""
     validated = [problem for problem in validation.problems if problem.error is None]
     parts = [_warnings(validation)]
     for summary in validation.summaries:
@@ -77,6 +81,7 @@ def _warnings(validation: Validation) -> str:
 
 def _cards(summary: Summary) -> str:
     """The large figures of one kind."""
+    # Row 0 is the likeliest game of the policy, and row 4 that of the untrained network (``outcomes_of``).
     policy = summary.rows[0].gaps
     medians, means = ([_with_second(row, part) for row in (summary.rows[0], summary.rows[4])] for part in ("median", "mean"))
     optimal = _NOTHING if policy.optimal is None else f"{policy.optimal:.0%}"

@@ -1,7 +1,7 @@
 """The HTML page about a tuning of XLA: its default next to the best result, and the instructions and tensors that differ.
 
-It follows figure 8 of Wang et al. 2023. A *trial* is a full compilation with some options set, and a *knob* is an option that
-changes how tensors are placed in fast memory.
+It follows figure 8 of Wang et al. 2023. A *trial* is a full compilation with some options set, a *way* is the method that chose
+these options, and a *knob* is an option that changes how tensors are placed in fast memory.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ def save_tuning_report(path: str | Path, tuning: Tuning, folder: str | Path) -> 
 
 
 def render_tuning_report(tuning: Tuning, folder: str | Path) -> str:
-    """The text of the page that :func:`save_tuning_report` writes."""
+    """The text of the page that :func:`save_tuning_report` writes. Raises InputError if a result is missing, cannot be read or
+    does not belong to the tuning."""
     comparison = read_comparison(tuning, folder)
     colours = assign_colours(layout.boxes for _, layout in comparison.layouts)
     details = Details()

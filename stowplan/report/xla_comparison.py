@@ -1,6 +1,7 @@
 """Compares XLA's default with the best result of a tuning: reads both, simulates each with the compiler's cycles, and compares.
 
-A *trial* is a full compilation with some options set.
+A *trial* is a full compilation with some options set. A *way* is the method that chose these options. A *use* is an operand or
+a result of an instruction, that is, of a *step* of the program.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Comparison:
 
 
 def in_words(way: str) -> str:
-    """The name of a way to set knobs, as text."""
+    """The name of a way to choose options, as text."""
     return way.replace("_", " ")
 
 

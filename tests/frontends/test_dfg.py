@@ -241,6 +241,22 @@ def test_fusion_keeps_products_that_others_read() -> None:
     assert ops(trace(lambda a, b: a * b + 1)) == ["madd"]
 
 
+def test_fusion_keeps_products_that_are_returned() -> None:
+    def both(a: Any, b: Any, c: Any) -> Any:
+        product = a * b
+        return product, product + c
+
+    def earlier(a: Any, b: Any, c: Any) -> Any:
+        before = carried()
+        product = before.becomes(a * b)
+        return before, product + c
+
+    for body in (both, earlier):
+        assert ops(trace(body)) == ["mul", "add"]
+        assert [each.op for each in lower(trace(body, fuse=False), fuse=True).instructions] == ["mul", "add"]
+        assert [each.op for each in lower(kernels.unrolled(trace(body), 2), fuse=True).instructions] == ["mul", "add"] * 2
+
+
 def test_unrolled() -> None:
     def sums(x: Any) -> Any:
         before = carried()

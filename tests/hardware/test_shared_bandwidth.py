@@ -103,4 +103,6 @@ def test_a_step_that_takes_all_of_the_bandwidth_leaves_copies_nothing() -> None:
 
     assert stall(0) == 0
     assert stall(size) == size
+    # A step that would need more than the bandwidth does not end later, and copies do not move in it either.
+    assert stall(2 * size) == size
     assert stall(size // 2) == pytest.approx(size / 2, abs=1)

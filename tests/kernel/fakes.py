@@ -166,6 +166,23 @@ def speaks(problem: Problem, context: WorkerContext) -> None:
         time.sleep(0.01)
 
 
+def shows(problem: Problem, context: WorkerContext) -> None:
+    """Two bounds with evidence for each; the second is the best of all."""
+    for bound in (FLOOR + 1, OPTIMUM - 1):
+        context.bound(bound, "shows")
+        context.evidence(f"shows {bound}".encode())
+
+
+def shows_less(problem: Problem, context: WorkerContext) -> None:
+    """Evidence for smaller bounds, after that of the largest."""
+    while context.incumbent()[1] != OPTIMUM - 1:
+        time.sleep(0.01)
+    context.evidence(b"shows_less nothing")
+    for bound in (FLOOR + 2, FLOOR + 3, FLOOR + 4):
+        context.bound(bound, "shows_less")
+        context.evidence(f"shows_less {bound}".encode())
+
+
 def hints(problem: Problem, context: WorkerContext) -> None:
     context.hint(of_plan(problem, ladder_plan(problem, 3), "hints"))
     while not context.closed():

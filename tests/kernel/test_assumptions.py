@@ -87,7 +87,7 @@ def _too_many_instructions() -> Any:
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
-        (_too_high, ["capacity=8 (try a larger --capacity)", "buffers.alignment=4 (try 1 in the file)"]),
+        (_too_high, ["capacity=8 (try a larger --capacity, at least 12)"]),
         (_too_narrow_banks, ["banks.capacity=7, 99 (try another in the file)", "buffers.banks=near (try another in the file)"]),
         (
             _too_small_a_tier,
@@ -107,6 +107,55 @@ def test_a_proof_that_there_is_no_plan_names_what_it_rests_on(make: Any, expecte
     assert all(f"  assuming   {each}" in result.summary() for each in expected)
     shown = json.loads(json.dumps(result.to_dict()))["assumptions"]
     assert [Assumption(**each) for each in shown] == [*result.assumptions]
+
+
+def _buffers(*rows: tuple[int, int, int, int, int | None], capacity: int) -> packing.Problem:
+    """A packing problem of buffers with these lower ends, upper ends, sizes, alignments and offsets."""
+    names = ("lower", "upper", "size", "alignment", "offset")
+    buffers = tuple(packing.Buffer(id=f"b{at}", **dict(zip(names, row, strict=True))) for at, row in enumerate(rows))
+    return packing.Problem(buffers=buffers, capacity=capacity)
+
+
+@pytest.mark.parametrize(
+    ("problem", "expected"),
+    [
+        # The sizes alone are too large, so that neither alignments nor other offsets help.
+        (
+            _buffers((0, 2, 60, 64, None), (1, 3, 32, 64, 0), capacity=80),
+            ["capacity=80 (try a larger --capacity, at least 92)"],
+        ),
+        # The sizes would fit, and the alignment is in the way.
+        (
+            _buffers((0, 2, 60, 64, None), (1, 3, 32, 64, None), capacity=92),
+            ["capacity=92 (try a larger --capacity, at least 93)", "buffers.alignment=64 (try 1 in the file)"],
+        ),
+        # A fixed buffer ends beyond the capacity.
+        (
+            _buffers((0, 2, 8, 8, None), (1, 3, 8, 8, 96), capacity=100),
+            [
+                "capacity=100 (try a larger --capacity, at least 104)",
+                "buffers.offset=96 (try another in the file)",
+            ],
+        ),
+        # Fixed buffers overlap, whatever the capacity is.
+        (_buffers((0, 2, 8, 8, 0), (1, 3, 8, 8, 0), capacity=100), ["buffers.offset=0 (try another in the file)"]),
+        (
+            _buffers((0, 2, 8, 8, 0), (1, 3, 8, 8, 0), capacity=10),
+            ["capacity=10 (try a larger --capacity, at least 16)", "buffers.offset=0 (try another in the file)"],
+        ),
+    ],
+)
+def test_only_what_can_help_a_packing_is_advised(problem: packing.Problem, expected: list[str]) -> None:
+    result = stowplan.solve(problem, time_limit=20)
+    assert result.status == "infeasible"
+    assert [*map(str, result.assumptions)] == expected
+
+
+def test_the_least_capacity_that_is_advised_suffices() -> None:
+    problem = _buffers((0, 2, 60, 64, None), (1, 3, 32, 64, None), capacity=80)
+    least = int(stowplan.solve(problem, time_limit=20).assumptions[0].instead.split()[-1])
+    roomy = _buffers((0, 2, 60, 1, None), (1, 3, 32, 1, None), capacity=least)
+    assert stowplan.solve(roomy, time_limit=20).status == "optimal"
 
 
 def wide(consumers: int) -> Any:

@@ -13,13 +13,19 @@ import stowplan
 from stowplan.certificates import maker
 from stowplan.certificates.certificate import Certificate
 from stowplan.certificates.maker import certify
+from stowplan.deadline import Deadline
 from stowplan.errors import UsageError
 from stowplan.kernel.certification import MIN_SECONDS, seconds_after
+from stowplan.kernel.context import Options
+from stowplan.kernel.state import RunState
 from stowplan.models.memory_mapping.milp.segments import SegmentBounds
 from stowplan.models.memory_mapping.milp.solve import Effort
 from stowplan.models.memory_mapping.prices import Prices
 from tests.certificates.cases import CASES
+from tests.kernel.conftest import SolveFakes
+from tests.kernel.fakes import FLOOR, OPTIMUM, fake_kind, ladder_plan, ladder_problem
 from tests.paths import EXAMPLES
+from tests.patience import HANG
 
 
 def test_a_result_has_none_unless_asked_for() -> None:
@@ -54,6 +60,25 @@ def test_what_solving_leaves_of_the_limit_is_for_the_proof(monkeypatch: pytest.M
     assert not asked["should_stop"]()
     cancel.set()
     assert asked["should_stop"]()
+
+
+def test_evidence_for_the_largest_bounds_is_kept(solve_fakes: SolveFakes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later evidence for smaller bounds does not push it out."""
+    given: list[Any] = []
+    monkeypatch.setattr(maker, "certify", lambda problem, **others: given.append(others["evidence"]))
+    solve_fakes("solves", "shows", "shows_less", certify=True, workers=3)
+    smaller = [f"shows_less {FLOOR + 3}", f"shows_less {FLOOR + 4}"]
+    assert [data.decode() for data in given[0]] == [f"shows {FLOOR + 1}", *smaller, f"shows {OPTIMUM - 1}"]
+
+
+def test_evidence_for_refuted_bounds_is_tried_last() -> None:
+    state = RunState(fake_kind(), ladder_problem(), Options(certify=True), Deadline(HANG))
+    for source, bound in (("wrong", OPTIMUM + 1), ("right", OPTIMUM), ("silent", None), ("wrong", FLOOR), ("right", FLOOR)):
+        state.offer_evidence(f"{source} {bound}".encode(), source, bound)
+    assert state.evidence[-1] == f"wrong {OPTIMUM + 1}".encode()
+    assert state.offer_plan(ladder_plan(ladder_problem(), 3), "solves", (0, 1)) is None
+    found = [data.decode() for data in state.evidence]
+    assert found == ["silent None", f"wrong {OPTIMUM + 1}", f"right {FLOOR}", f"wrong {FLOOR}", f"right {OPTIMUM}"]
 
 
 def test_who_wants_no_better_proof_gets_the_first() -> None:

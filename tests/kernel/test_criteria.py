@@ -208,3 +208,18 @@ def test_bounds_are_rounded_up_to_what_objectives_can_be() -> None:
     for offered, rounded in ((1, 4), (4, 4), (5, 8), (-3, 8)):
         known.offer_bound(offered, "proves")
         assert known.bound == rounded
+
+
+def test_what_objectives_can_be_is_computed_once() -> None:
+    """For a large graph it is the greatest common divisor of many costs, and a run may report thousands of bounds."""
+    known, problems = state(), []
+
+    def granularity(problem: object) -> int:
+        problems.append(problem)
+        return 4
+
+    known.kind = replace(known.kind, granularity=granularity)
+    for offered in range(1, 50):
+        known.offer_bound(offered, "proves")
+    assert known.bound == 52
+    assert problems == [known.problem]

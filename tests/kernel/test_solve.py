@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import json
 import math
 import random
@@ -17,6 +19,7 @@ import pytest
 
 import stowplan
 from stowplan.errors import InputError, UsageError
+from stowplan.kernel.context import Options
 from stowplan.models.memory_mapping import plan as plans
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
@@ -30,6 +33,23 @@ from tests.models.memory_mapping.cases import random_plan, random_problem
 from tests.paths import EXAMPLES
 
 BUFFERS = EXAMPLES / "buffers.csv"
+
+# --------------------------------------------------------------------------------------------------------- its arguments
+
+
+def test_every_option_is_passed_on() -> None:
+    """An option that ``solve`` takes and does not pass on would silently have its default in the run."""
+    calls = [node for node in ast.walk(ast.parse(inspect.getsource(stowplan.solve))) if isinstance(node, ast.Call)]
+    (call,) = (node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "Options")
+    assert not call.args
+    passed = {keyword.arg: ast.unparse(keyword.value) for keyword in call.keywords}
+    assert passed == {name: name for name in Options.__struct_fields__}
+
+
+def test_every_option_has_the_default_of_the_options() -> None:
+    parameters = inspect.signature(stowplan.solve).parameters
+    assert {name: parameters[name].default for name in Options.__struct_fields__} == msgspec.structs.asdict(Options())
+
 
 # ---------------------------------------------------------------------------------------------------------- the contract
 

@@ -10,10 +10,14 @@ from typing import Any
 import pytest
 
 from stowplan import files, kinds
-from stowplan.library.schema import DRAFT, json_schema
+from stowplan.backends.serve.messages import VERSION
+from stowplan.backends.serve.messages import schema as messages_schema
+from stowplan.json_schema import DRAFT
+from stowplan.library.schema import json_schema
 from stowplan.library.table import OWN_FOLDER, Library
 from tests.certificates.cases import CASES
 from tests.library.json_schemas import violations
+from tests.paths import ROOT
 
 KINDS = [*CASES]
 
@@ -112,3 +116,10 @@ def test_another_validator_says_the_same(kind: str) -> None:
         jsonschema.Draft202012Validator.check_schema(schema)
         for document in found:
             jsonschema.validate(document, schema)
+
+
+def test_files_and_messages_share_the_head_of_their_schemas() -> None:
+    head = {"$schema": DRAFT, "title": f"stowplan serve, version {VERSION}"}
+    assert head.items() <= messages_schema().items()
+    naming = [path.name for path in (ROOT / "stowplan").rglob("*.py") if DRAFT in path.read_text(encoding="utf-8")]
+    assert naming == ["json_schema.py"]

@@ -57,7 +57,8 @@ def unrolled(graph: Dfg, times: int) -> Dfg:
     variables = tuple(
         msgspec.structs.replace(each, id=f"{each.id}_{copy}") for copy in range(times) for each in graph.variables
     )
-    return Dfg(f"{graph.name}_x{times}", instructions, variables)
+    results = frozenset(f"{name}_{copy}" for copy in range(times) for name in graph.results)
+    return Dfg(f"{graph.name}_x{times}", instructions, variables, results=results)
 
 
 def fft(points: int, *, inverse: bool = False, inputs: bool = False) -> Dfg:

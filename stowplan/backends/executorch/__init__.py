@@ -2,11 +2,11 @@
 
 ExecuTorch places the tensors of a program in *arenas*: ranges of memory whose sizes its runtime allocates. This back end plans
 the offsets in each arena, and can also change the order of operators. Importing it imports neither executorch nor torch; only
-functions that the framework calls do.
+functions that the framework calls do. A *packing problem* asks for the offsets of buffers with sizes and life spans.
 
 - ``arenas``: tensors of a program as packing problems. ``control_flow``: reads programs whose nodes run other graphs
 - ``check``: checks offsets, with code that the planner does not use. ``reorder``: a pass that orders operators
-- ``planning``: plans arenas. ``banks``: plans for maps of several memories. ``program``: all of it in one call
+- ``planning``: plans arenas. ``banks``: plans for machines with several memories. ``program``: plans a program in one call
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Turns the tensors of an ExecuTorch program into packing problems, one for each arena, and plans into offsets.
 
-Nothing here imports executorch. A specification, in code *spec*, can be any object with the fields of executorch's
-``TensorSpec`` that are read here, for example a :class:`Tensor`.
+Nothing here imports executorch. ExecuTorch describes each tensor by a *specification* (in code *spec*), its ``TensorSpec``.
+Here it can be any object with the fields that are read, for example a :class:`Tensor`. Specifications are compared by identity,
+so dictionaries have their ``id`` as keys.
 
 *Facts of executorch 1.5.* Lifetimes are the indices of the first and the last node, both included. The method ``realign`` of a
-``TensorSpec`` sets its alignment and rounds its size up to a multiple of it. ``mem_id`` is the number of an arena. Arena 0 has
-the constants; a tensor without ``mem_id`` goes to arena 1. A tensor with a ``storage_base`` lies inside the bytes of that
-tensor. Reserved bytes (``input_mem_buffer_sizes``) are the lowest bytes of each arena, and are in use all the time. Padding is
-free space above the highest buffer, 64 bytes for XNNPACK.
+``TensorSpec`` sets its alignment and rounds its size up to a multiple of the alignment. ``mem_id`` is the number of an arena.
+Arena 0 has the constants; a tensor without ``mem_id`` goes to arena 1. A tensor with a ``storage_base`` lies inside the bytes
+of that tensor. Reserved bytes (``input_mem_buffer_sizes``) are the lowest bytes of each arena, and are in use all the time.
+Padding is free space above the highest buffer, 64 bytes for XNNPACK.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from stowplan.models.packing.problem import Buffer, Problem
 
 @dataclass(eq=False)
 class Tensor:
-    """Executorch's ``TensorSpec`` with a lifetime that counts the nodes of the whole program, of which a graph may be a
-    part."""
+    """Executorch's ``TensorSpec`` with a lifetime on the time axis of the whole program, where the nodes of all graphs have
+    numbers in the order in which they run."""
 
     spec: Any
     """The ``TensorSpec``."""
@@ -38,12 +39,12 @@ class Tensor:
 
     @property
     def alignment(self) -> int:
-        """Bytes."""
+        """The offset of the tensor must be a multiple of this many bytes."""
         return int(self.spec.alignment)
 
     @property
     def allocated_memory(self) -> int:
-        """Bytes, a multiple of ``alignment``."""
+        """Size in bytes, a multiple of ``alignment``."""
         return int(self.spec.allocated_memory)
 
     def root(self) -> Tensor:
@@ -58,7 +59,8 @@ class Place:
     mem_id: int | None = None
     """Number of the arena."""
     mem_obj_id: int | None = None
-    """A number that is equal for tensors that share bytes at some time."""
+    """Number of a range of bytes in the arena, counted from 0. Tensors that share bytes, directly or through other tensors,
+    have the same number."""
     mem_offset: int | None = None
     """Offset in the arena, in bytes."""
 
@@ -70,38 +72,40 @@ class Arena:
     mem_id: int
     """Number of the arena."""
     bottom: int
-    """Offset of the first byte that is not reserved."""
+    """The lowest offset that is not reserved, rounded up to the alignment."""
     padding: int
     """Bytes at the top that stay free."""
     specs: tuple[Any, ...]
-    """The tensors."""
+    """The tensors that have bytes of their own in the arena."""
     problem: Problem
     """The packing problem, in which buffer i is ``specs[i]``. Its offset 0 is the offset ``bottom`` of the arena."""
 
     def size(self, height: int) -> int:
-        """Bytes of the arena for a packing of this height, including reserved bytes and padding."""
+        """Bytes of the arena, including reserved bytes and padding, if the packing needs ``height`` bytes."""
         return self.bottom + height + self.padding
 
 
 def round_up(value: int, unit: int) -> int:
-    """The smallest multiple of ``unit`` that is not below the value."""
+    """Returns the smallest multiple of ``unit`` that is not below the value."""
     return value + -value % unit
 
 
 def arena_of(spec: Any) -> int:
-    """Number of the arena to which a tensor goes."""
+    """Returns the number of the arena to which a tensor goes."""
     return 1 if spec.mem_id is None else int(spec.mem_id)
 
 
 def lifetimes(specs: Iterable[Any]) -> dict[int, tuple[int, int]]:
-    """The first and the last node of each tensor's lifetime, by ``id`` of the specification.
+    """Returns the first and the last node of each tensor's lifetime, by ``id`` of the specification.
 
-    A tensor inside of which others lie lives as long as any of them.
+    If a tensor contains other tensors, its lifetime contains the lifetimes of these.
 
     Raises
     ------
     UnsupportedError
-        A tensor has no lifetime, or lies inside of itself.
+        A tensor has no lifetime, or :func:`bases` raises it.
+    KeyError
+        A tensor lies inside of one that is not among ``specs``.
     """
     all_specs = list(specs)
     lives: dict[int, tuple[int, int]] = {}
@@ -119,12 +123,13 @@ def lifetimes(specs: Iterable[Any]) -> dict[int, tuple[int, int]]:
 
 
 def bases(spec: Any) -> list[Any]:
-    """The tensors inside whose bytes a tensor lies, the innermost first.
+    """Returns the tensors inside whose bytes a tensor lies, the innermost first; none if it has bytes of its own.
 
     Raises
     ------
     UnsupportedError
-        The tensors form a cycle, or a tensor exceeds the bytes of the one that contains it.
+        A tensor lies inside of itself, exceeds the bytes of the tensor that contains it, or begins there at an offset that is
+        no multiple of its alignment.
     """
     chain: list[Any] = []
     inner, base = spec, spec.storage_base
@@ -149,6 +154,8 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
     ----------
     alignment
         Offsets and sizes are multiples of this many bytes; the specifications are realigned to it.
+    specs
+        The :class:`Tensor` of each tensor. One that lies inside another is not packed, but extends the lifetime of the other.
     reserved
         [arenas] Bytes at the bottom of each arena that must not be used; 0 for arenas beyond the end of the list.
     padding
@@ -169,7 +176,7 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
             roots.setdefault(arena_of(spec), []).append(spec)
     if any(mem_id < 1 for mem_id in roots):
         raise UnsupportedError("found a tensor that is bound for arena 0, which is for constants")
-    found = []
+    all_arenas = []
     for mem_id in sorted(roots):
         bottom = round_up(reserved[mem_id] if mem_id < len(reserved) else 0, alignment)
         buffers = tuple(
@@ -183,17 +190,24 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
             for number, spec in enumerate(roots[mem_id])
         )
         problem = Problem(buffers=buffers, name=f"arena {mem_id}")
-        found.append(Arena(mem_id, bottom, padding, tuple(roots[mem_id]), problem))
-    return found
+        all_arenas.append(Arena(mem_id, bottom, padding, tuple(roots[mem_id]), problem))
+    return all_arenas
 
 
 def places(specs: Iterable[Any], offsets: Mapping[int, tuple[int, int]]) -> dict[int, Place]:
-    """The places of all tensors, including tensors that lie inside of others, by ``id`` of the specification.
+    """Returns the places of all tensors, including tensors that lie inside of others, by ``id`` of the specification.
 
     Parameters
     ----------
     offsets
         Arena and offset of each tensor that has bytes of its own, by ``id``.
+
+    Raises
+    ------
+    UnsupportedError
+        :func:`bases` raises it.
+    KeyError
+        A tensor with bytes of its own has no offset.
     """
     place_of: dict[int, tuple[int, int]] = dict(offsets)
     all_specs = list(specs)

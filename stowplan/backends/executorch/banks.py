@@ -1,8 +1,9 @@
-"""A memory planning algorithm for ExecuTorch's target memory maps, which puts the tensors that are used most into the fastest
-bank.
+"""A memory planning algorithm for ExecuTorch's target memory maps, which puts much-used tensors into fast banks.
 
-A target memory map declares several memories (*banks*). Executorch's own planner for such maps, ``BankedGreedy``, only
-considers the sizes of tensors.
+A target memory map declares several memories (*banks*), each of which is the *arena* of the number ``mem_id``: a range of
+memory in which tensors have offsets. Executorch's own planner for such maps, ``BankedGreedy``, only considers the sizes of
+tensors. This planner solves a problem of *banked packing*, which asks for the bank and the offset of each tensor so that reads
+and writes cost as little as possible. A *program* is a main graph, together with the graphs that its nodes run (*bodies*).
 """
 
 from __future__ import annotations
@@ -28,14 +29,15 @@ from stowplan.models.packing import problem as packing
 from stowplan.portfolio.banked_packing.kind import KIND, traffic_by_bank
 from stowplan.portfolio.packing.quick import quick_plan
 
-#: Without given costs, a byte in a bank costs this many times as much as in the bank before.
+#: If no costs are given, a byte that is read or written in a bank costs this many times as much as in the bank before. Any
+#: ratio above 1 puts much-used tensors into the faster bank; with two banks the plan does not depend on it.
 COST_RATIO = 4
 
 
 class BankReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A report about one graph.
+    """A report about the plan of one program.
 
-    The cost of a plan is the sum over all banks of bytes read and written times the bank's cost.
+    The cost of a plan is the sum over all banks of the bytes that are read and written there, times the cost of the bank.
     """
 
     buffers: int
@@ -51,7 +53,8 @@ class BankReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
     traffic: dict[str, int]
     """Bytes read and written in each bank with the plan."""
     source: str
-    """The candidate that found the plan; ``executorch`` if its own plan was kept."""
+    """The method that found the plan: ``executorch`` if its own plan was kept, otherwise a candidate of
+    :func:`stowplan.solve`."""
     seconds: float
     """Seconds of planning."""
     format: str = "stowplan.executorch.banks.report"
@@ -72,17 +75,18 @@ class BankedPlanningAlgorithm:
     Parameters
     ----------
     target
-        Executorch's ``TargetMemoryMap``: banks with hard capacities, the fastest first.
+        Executorch's ``TargetMemoryMap``: banks with capacities that no plan may exceed, the fastest first.
     costs
-        Cost of a byte that is read or written, by name of the bank, as integers in any unit. Without it, each bank costs
-        :data:`COST_RATIO` times the bank before. With two banks the plan does not depend on it.
+        Cost of a byte that is read or written, by name of the bank, as integers in any unit, 0 or more. If it is None, the
+        first bank costs 1, and each other bank :data:`COST_RATIO` times as much as the bank before.
     time_limit
-        Seconds for each graph.
+        Seconds for each program.
     stock
-        Executorch's own planner, a function with the arguments of :meth:`__call__`; None uses that of the installed executorch.
+        Executorch's own planner, a function with the arguments of :meth:`__call__`; None uses the ``BankedGreedy`` of the
+        installed executorch. The version of executorch is only checked with None.
     count_uses
-        A function of a graph module and its specifications that returns the number of uses by ``id`` of the specification. By
-        default the nodes that read or write a tensor are counted.
+        A function of a graph module and the specifications of its tensors (``TensorSpec``) that returns the number of uses by
+        ``id`` of the specification. None uses :func:`count_touching_nodes`.
     search
         ``deterministic``, ``seed`` and ``workers``; see :func:`stowplan.solve`.
 
@@ -94,7 +98,8 @@ class BankedPlanningAlgorithm:
     Raises
     ------
     UsageError
-        An argument has a wrong type or is out of range, or costs do not name each bank.
+        The constructor raises it if an argument has a wrong type or is out of range, or if the names of ``costs`` are not those
+        of the banks.
     """
 
     __name__ = "stowplan_banked"
@@ -133,12 +138,20 @@ class BankedPlanningAlgorithm:
     ) -> Any:
         """Plan the tensors of one graph, with the interface of executorch's planners; returns its ``MemoryAlgoResult``.
 
+        Executorch's own planner runs first. Its plan is used for bodies, which are planned again with the program that runs
+        them. It is also used, with a :class:`~stowplan.backends.fallback.PlanningWarning`, if this planner has no plan or does
+        not support the installed version of executorch. The arguments are those of
+        :meth:`stowplan.backends.executorch.planning.MemoryPlanningAlgorithm.__call__`.
+
         Raises
         ------
         InputError
-            The banks cannot hold the graph, or neither planner found a plan.
+            Neither planner has a plan, for example because the banks cannot hold the tensors.
+        MissingDependencyError
+            Executorch is not installed, and no ``stock`` planner was given.
         BankPlacementError
-            Executorch's own planner does not accept the map.
+            Executorch's own planner has no plan, and this planner does not support the graph or the version of executorch.
+            Other errors of executorch's planner are raised in the same case.
         """
         all_specs = list(specs)
         stock = self.stock or _stock(self.target)
@@ -159,7 +172,7 @@ class BankedPlanningAlgorithm:
                 if refusal is not None:
                     raise InputError(f"{error}; executorch's own planner: {refusal}") from refusal
                 reason_for_stock = str(error)
-            except Exception as error:  # Whatever the fault is, there may be a plan of executorch's own.
+            except Exception as error:  # Whatever the fault is, executorch's own planner may have a plan.
                 reason_for_stock = reason(error)
         if refusal is not None:
             raise refusal
@@ -168,15 +181,18 @@ class BankedPlanningAlgorithm:
         return result
 
     def _plan(self, alignment: int, graph: Graph, result: Any) -> Any:
-        """Plan a program, check the plan, and write it into the result; ``result`` is None if executorch has no plan."""
+        """Plan a program, check the plan, and write it into the result; ``result`` is None if executorch has no plan.
+
+        Raises InputError if no plan was found, and UnsupportedError if the graph is not supported or the check finds a fault.
+        """
         began = time.monotonic()
         tensors = flatten(graph)
-        strange = sorted({str(tensor.spec.device.name) for tensor in tensors if tensor.spec.device.name != "CPU"})
-        if strange:
-            raise UnsupportedError(f"found tensors on {', '.join(strange)}, expected the CPU's alone")
+        other_devices = sorted({str(tensor.spec.device.name) for tensor in tensors if tensor.spec.device.name != "CPU"})
+        if other_devices:
+            raise UnsupportedError(f"found tensors on {', '.join(other_devices)}, expected the CPU's alone")
         padding = max(part.padding for part in graph.parts())
-        units = arenas.arenas(alignment, tensors, graph.reserved, padding)
-        problem, owners = self._problem(alignment, units, graph, padding, tensors)
+        all_arenas = arenas.arenas(alignment, tensors, graph.reserved, padding)
+        problem, owners = self._problem(alignment, all_arenas, graph, padding, tensors)
         stock_places = None if result is None else graph.places(result)
         plan, source, stock, bound = self._solve(problem, owners, stock_places)
         offsets = {
@@ -185,17 +201,17 @@ class BankedPlanningAlgorithm:
         }
         for tensor, bank in zip(owners, plan.banks, strict=True):
             tensor.spec.realign(problem.banks[bank].alignment)
-        offsets |= self._pack_undeclared_arenas(units)
+        offsets |= self._pack_undeclared_arenas(all_arenas)
         sizes = [0] * (max((mem_id for mem_id, _ in offsets.values()), default=1) + 1)
         places = assign(graph, tensors, offsets)
         for tensor in tensors:
             mem_id, at = offsets[id(tensor.root())]
             sizes[mem_id] = max(sizes[mem_id], at + tensor.root().allocated_memory + padding)
-        where = {id(spec): (place.mem_id, place.mem_offset) for spec, place in places.items()}
-        wrong = check.faults(graph, where, sizes, graph.reserved)
-        wrong += [bank.name for bank in self.target.banks if bank.mem_id < len(sizes) and sizes[bank.mem_id] > bank.size]
-        if wrong:
-            raise UnsupportedError(f"the plan failed verification ({wrong[0]})")
+        placed = {id(spec): (place.mem_id, place.mem_offset) for spec, place in places.items()}
+        violations = check.faults(graph, placed, sizes, graph.reserved)
+        violations += [bank.name for bank in self.target.banks if bank.mem_id < len(sizes) and sizes[bank.mem_id] > bank.size]
+        if violations:
+            raise UnsupportedError(f"the plan failed verification ({violations[0]})")
         self.reports.append(
             BankReport(
                 buffers=len(owners),
@@ -217,9 +233,13 @@ class BankedPlanningAlgorithm:
         return result
 
     def _problem(
-        self, alignment: int, units: list[arenas.Arena], graph: Graph, padding: int, tensors: list[Tensor]
+        self, alignment: int, all_arenas: list[arenas.Arena], graph: Graph, padding: int, tensors: list[Tensor]
     ) -> tuple[Problem, list[Any]]:
-        """The banked packing problem, and the tensor of each of its buffers."""
+        """The banked packing problem, and the tensor of each of its buffers.
+
+        Tensors for arenas that the map does not declare are left out. Raises InputError if a bank's alignment is no multiple of
+        the graph's.
+        """
         uses: dict[int, int] = {}
         for part in graph.parts():
             uses |= self.count_uses(part.module, part.specs)
@@ -238,8 +258,8 @@ class BankedPlanningAlgorithm:
         names = {bank.mem_id: bank.name for bank in self.target.banks}
         buffers: list[Buffer] = []
         owners: list[Any] = []
-        for planned in units:
-            for spec, buffer in zip(planned.specs, planned.problem.buffers, strict=True):
+        for arena in all_arenas:
+            for spec, buffer in zip(arena.specs, arena.problem.buffers, strict=True):
                 if spec.mem_id is None or spec.mem_id in names:
                     pinned = () if spec.mem_id is None else (names[spec.mem_id],)
                     buffers.append(
@@ -259,7 +279,10 @@ class BankedPlanningAlgorithm:
     def _solve(
         self, problem: Problem, owners: list[Tensor], stock_places: Mapping[int, tuple[int, int]] | None
     ) -> tuple[Plan, str, Plan | None, int]:
-        """Solves the problem; returns a plan, the name of its candidate, executorch's own plan, and a lower bound."""
+        """Solves the problem; returns a plan, the method that found it, executorch's own plan, and a lower bound on the cost.
+
+        Executorch's own plan is None if there is none or it is not valid. Raises InputError if no plan was found.
+        """
         plans: dict[str, Plan] = {}
         if stock_places is not None:
             numbers = {bank.mem_id: at for at, bank in enumerate(self.target.banks)}
@@ -285,23 +308,29 @@ class BankedPlanningAlgorithm:
             raise InputError(f"the banks do not hold the graph: {why}{rests}")
         return result.plan, result.provenance.candidate, stock_plan, max(lower_bound, result.bound or 0)
 
-    def _pack_undeclared_arenas(self, units: list[arenas.Arena]) -> dict[int, tuple[int, int]]:
-        """Places of tensors that go to arenas that the map does not declare; these are packed by first fit."""
+    def _pack_undeclared_arenas(self, all_arenas: list[arenas.Arena]) -> dict[int, tuple[int, int]]:
+        """Arena and offset of the tensors that are bound for an arena that the map does not declare, by ``id``.
+
+        A quick heuristic packs these tensors, because such arenas have no capacity and no cost.
+        """
         declared = {bank.mem_id for bank in self.target.banks}
         offsets: dict[int, tuple[int, int]] = {}
-        for unit in units:
-            bound = [spec.mem_id is not None and spec.mem_id not in declared for spec in unit.specs]
-            buffers = tuple(buffer for buffer, is_bound in zip(unit.problem.buffers, bound, strict=True) if is_bound)
+        for arena in all_arenas:
+            undeclared = [spec.mem_id is not None and spec.mem_id not in declared for spec in arena.specs]
+            buffers = tuple(buffer for buffer, is_here in zip(arena.problem.buffers, undeclared, strict=True) if is_here)
             packed = quick_plan(packing.Problem(buffers=buffers)) if buffers else None
             if packed is not None:
-                specs = [spec for spec, is_bound in zip(unit.specs, bound, strict=True) if is_bound]
+                specs = [spec for spec, is_here in zip(arena.specs, undeclared, strict=True) if is_here]
                 for spec, at in zip(specs, packed[1].offsets, strict=True):
-                    offsets[id(spec)] = unit.mem_id, unit.bottom + at
+                    offsets[id(spec)] = arena.mem_id, arena.bottom + at
         return offsets
 
 
 def count_touching_nodes(graph_module: Any, specs: Sequence[Any]) -> dict[int, int]:
-    """How many nodes read or write each tensor, by ``id`` of the specification; views and allocations do not count."""
+    """Returns how many nodes read or write each tensor, by ``id`` of its specification (executorch's ``TensorSpec``).
+
+    Views, allocations and the selection of an element of a tuple do not count. A tensor without uses has 0.
+    """
     from executorch.exir import memory
     from executorch.exir.memory_planning import get_node_tensor_specs
 
@@ -317,6 +346,7 @@ def count_touching_nodes(graph_module: Any, specs: Sequence[Any]) -> dict[int, i
 
 
 def _stock(target: Any) -> Callable[..., Any]:
+    """Executorch's own planner for a map; raises MissingDependencyError if executorch is not installed."""
     require(*NEEDED)
     from executorch.exir.banked_memory_planning import BankedGreedy
 
@@ -325,7 +355,10 @@ def _stock(target: Any) -> Callable[..., Any]:
 
 
 def _realign(target: Any, result: Any, alignment: int) -> None:
-    """Give tensors the alignment of the bank in which executorch's planner has placed them, in case it was changed here."""
+    """Give tensors the alignment of the bank in which executorch's planner has placed them.
+
+    The attempt of this module to plan the graph may have changed their alignments.
+    """
     units = {bank.mem_id: bank.alignment or alignment for bank in target.banks}
     for spec, place in result.spec_dict.items():
         spec.realign(units.get(place.mem_id, alignment) if spec.storage_base is None else alignment)

@@ -1,7 +1,8 @@
-"""Checks offsets for ExecuTorch by looking at all pairs of tensors; it shares no code with the planner.
+"""Checks offsets for ExecuTorch by comparing all pairs of tensors; it shares no code with the planner.
 
-The framework itself checks for tensors that share bytes only after planners with the name ``greedy``, and only within one
-graph.
+A node of a graph may run other graphs, its *bodies*, such as the branches of a condition. ExecuTorch describes each tensor by a
+*specification*, its ``TensorSpec``. The framework itself checks for tensors that share bytes only after planners with the name
+``greedy``, and only within one graph.
 """
 
 from __future__ import annotations
@@ -18,29 +19,34 @@ class _Value:
     """A value of a graph, together with one tensor in whose bytes it may be at run time."""
 
     spec: Any
+    """Specification of the value."""
     home: Any
-    """That tensor. It is ``spec`` itself, except for the result of a branch, which is in the bytes of the branch."""
+    """Specification of the tensor in whose bytes the value is: ``spec`` itself, or for the result of a condition, the tensor
+    that a branch returned."""
     first: int
+    """Index of the first node at which the value is live."""
     last: int
-    """Index of the first and of the last node at which it is live."""
+    """Index of the last node at which the value is live."""
     branches: Mapping[int, int] = field(default_factory=dict)
-    """The branches that must have run if the value is there: from the ``id`` of a call to the index of its branch."""
+    """The branches that must have run if the value is in these bytes: from the ``id`` of a call to the index of its branch."""
 
 
 def faults(graph: Any, placed: Mapping[int, tuple[Any, Any]], sizes: Sequence[int], reserved: Sequence[int]) -> list[str]:
-    """Checks offsets; returns a line for each fault, so an empty list if the offsets are valid.
+    """Checks the offsets of a graph and its bodies, and returns a line for each fault; an empty list if they are valid.
+
+    If single tensors are placed wrongly, only these faults are returned, and pairs of tensors are not compared.
 
     Parameters
     ----------
     graph
-        A :class:`~stowplan.backends.executorch.control_flow.Graph`. Offsets must be multiples of the ``alignment`` of each
-        tensor.
+        A :class:`~stowplan.backends.executorch.control_flow.Graph`. The offset of each tensor must be a multiple of its
+        ``alignment``.
     placed
-        Arena and offset, by ``id`` of the specification; None for a tensor without bytes.
+        Arena and offset of each tensor in bytes, by ``id`` of the specification. The arena is None for a tensor without bytes.
     sizes
-        [arenas] Bytes.
+        [arenas] Size in bytes.
     reserved
-        [arenas] Bytes at the bottom that must stay free.
+        [arenas] Bytes at the bottom that must stay free; 0 for arenas beyond the end of the list.
     """
     parts = list(graph.parts())
     placed = {key: place for key, place in placed.items() if place[0] is not None}
@@ -74,7 +80,7 @@ def faults(graph: Any, placed: Mapping[int, tuple[Any, Any]], sizes: Sequence[in
 
 
 def _unwritten(parts: list[Any], placed: Mapping[int, tuple[int, int]]) -> Iterator[str]:
-    """A line for each result of a branch of which a view is read at other bytes than those that the branches write."""
+    """A line for each result of a condition that a view reads at bytes where not every branch writes it."""
     for part in parts:
         for call in part.calls:
             for spec in call.results if call.moves else ():
@@ -98,7 +104,7 @@ def _values(graph: Any, spec: Any) -> Iterator[_Value]:
 def _overlaps(
     graph: Any, placed: Mapping[int, tuple[int, int]], outer_values: list[_Value], names: Mapping[int, int]
 ) -> list[str]:
-    """A line for each two values that share bytes while both are live, in a graph and in all graphs that it runs.
+    """A line for each pair of values that share bytes while both are live, in a graph and in all graphs that it runs.
 
     Parameters
     ----------

@@ -1,10 +1,15 @@
-"""Graphs of an ExecuTorch program whose nodes run other graphs (*bodies*): which tensors live together, and which share bytes.
+"""Graphs of an ExecuTorch program whose nodes run other graphs (*bodies*): when tensors are live, and which must share bytes.
 
-*Facts of executorch 1.5.* Bodies are planned before the graph that runs them, all at the lowest bytes of its arenas. At run
-time a result of ``cond`` becomes the tensor that the branch returned, in the bytes of the branch. Nothing writes the bytes that
-are planned for the result itself, but views of the result are read there nevertheless. ``map`` and ``scan`` copy the results of
-a body in each iteration. Of the placeholders of their bodies only slices have bytes; the others are planned, but stand for a
-tensor of the outer graph. ``while_loop`` cannot be emitted.
+ExecuTorch describes each tensor by a *specification* (in code *spec*), its ``TensorSpec``. Lists of the specifications of a
+node's values have None for a value that is no tensor. The framework calls a planner first for the bodies and then for the graph
+that runs them. This back end only plans the outermost graph, together with all its bodies.
+
+*Facts of executorch 1.5.* The framework plans bodies before the graph that runs them, all at the lowest bytes of its arenas. At
+run time a result of ``cond`` becomes the tensor that the branch returned, in the bytes of the branch. Nothing writes the bytes
+that are planned for the result itself, but views of the result are read there nevertheless. ``map`` and ``scan`` copy the
+results of a body in each iteration. They pass some of their arguments to the body in slices, and only the placeholders of
+slices have bytes. The other placeholders of the body are planned, but at run time they are tensors of the outer graph.
+``while_loop`` cannot be emitted.
 """
 
 from __future__ import annotations
@@ -16,8 +21,8 @@ from typing import Any
 from stowplan.backends.executorch.arenas import Place, Tensor, places
 from stowplan.backends.fallback import UnsupportedError
 
-#: Operators whose bodies are supported, with the index of the argument that is passed to the body in slices. For None, results
-#: become the tensors that the body returned.
+#: The operators whose bodies are supported. The value is the index of the argument that the operator passes to its body in
+#: slices; None if there is no such argument, which also means that results become the tensors that the body returned.
 MODELLED = {"cond": None, "map_impl": 1, "scan": 2}
 
 
@@ -30,11 +35,12 @@ class Call:
     results: tuple[Any, ...]
     """Specifications of its results."""
     bodies: tuple[Graph, ...]
-    """The graphs that it runs."""
+    """The graphs that it runs: the branches of a condition, or the body of a loop."""
     moves: bool
-    """Whether a result becomes the tensor that a body returned; otherwise that tensor is copied."""
+    """True for ``cond``, where a result becomes the tensor that a body returned; False if the tensor is copied instead."""
     bound: tuple[Any, ...]
-    """Specifications of placeholders of the bodies that are planned, but stand for tensors of the outer graph."""
+    """Specifications of the placeholders of the bodies that at run time are tensors of the outer graph, without bytes of their
+    own."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,7 @@ class Graph:
     specs: tuple[Any, ...]
     """Specifications of the tensors that have to be planned, without those of its bodies."""
     pins: tuple[int | None, ...]
-    """The arena prescribed for each of them; None if there is none."""
+    """[specs] Number of the arena that is prescribed for the tensor; None if none is."""
     padding: int
     """Bytes at the top of each arena that stay free."""
     nodes: int
@@ -58,11 +64,15 @@ class Graph:
     returned: tuple[Any, ...]
     """Specifications of the outputs."""
     viewed: frozenset[int]
-    """``id`` of the specifications at whose planned bytes views are read."""
+    """``id`` of the specification of each tensor of which a node of the graph makes a view. The view is read at the bytes that
+    are planned for the tensor."""
 
     @property
     def reserved(self) -> list[int]:
-        """[arenas] Reserved bytes. None are reserved if the graph runs others, because these are planned together with it."""
+        """[arenas] Bytes that executorch has reserved at the bottom, for bodies that it planned before.
+
+        The list is empty if the graph has bodies, because they are planned again, together with the graph.
+        """
         return [] if self.calls else list(getattr(self.module, "input_mem_buffer_sizes", None) or [])
 
     def parts(self) -> Iterator[Graph]:
@@ -73,18 +83,28 @@ class Graph:
                 yield from body.parts()
 
     def bound(self) -> list[Any]:
-        """All specifications, here and in bodies, that stand for tensors of another graph."""
+        """Specifications of all placeholders of bodies that at run time are tensors of an outer graph."""
         return [spec for part in self.parts() for call in part.calls for spec in call.bound if spec is not None]
 
     def places(self, result: Any) -> dict[int, tuple[Any, Any]]:
-        """Arena and offset by ``id`` of the specification, from executorch's result; those of bodies from their earlier
-        plans."""
+        """Returns the arena and the offset in bytes of each tensor, by the ``id`` of its specification.
+
+        Parameters
+        ----------
+        result
+            Executorch's ``MemoryAlgoResult`` for this graph. Bodies were planned before, and their specifications have the
+            places.
+        """
         inner = {spec: spec for part in self.parts() for spec in part.specs if part is not self}
         return {id(spec): (place.mem_id, place.mem_offset) for spec, place in (inner | result.spec_dict).items()}
 
 
 def is_program(module: Any, signature: Any) -> bool:
-    """Whether a graph is the main graph of a program. Its bodies are planned with the same signature, but have other inputs."""
+    """Whether a graph is the main graph of a program rather than a body.
+
+    Executorch plans bodies with the signature of the program, but they have other inputs. Without a signature (None), the graph
+    counts as a main graph.
+    """
     inputs = getattr(signature, "input_specs", None)
     names = [node.name for node in module.graph.nodes if node.op == "placeholder"]
     return inputs is None or names == [spec.arg.name for spec in inputs]
@@ -95,15 +115,16 @@ def read(module: Any, specs: list[Any], padding: int, pending: dict[int, Graph])
 
     Parameters
     ----------
-    specs, padding
+    module, specs, padding
         See :class:`Graph`.
     pending
-        Graphs that were planned before, by ``id`` of the module. The graphs that this one runs are removed, and it is added.
+        Graphs that were read before and that no other graph runs so far, by ``id`` of the module. The bodies of this graph are
+        removed, and this graph is added.
 
     Raises
     ------
     UnsupportedError
-        An operator that runs graphs is not supported, or several operators run the same graph.
+        An operator that runs graphs is not in :data:`MODELLED`, a body was not read before, or several nodes run it.
     """
     nodes = list(module.graph.nodes)
     calls = []
@@ -120,11 +141,12 @@ def read(module: Any, specs: list[Any], padding: int, pending: dict[int, Graph])
             raise UnsupportedError(f"found a graph of {operator} that was not planned, or that others run as well")
         graphs = tuple(pending.pop(id(body)) for body in bodies)
         sliced = MODELLED[operator]
-        list_of_argument = [at for at, argument in enumerate(node.args) if isinstance(argument, list | tuple) for _ in argument]
+        # [placeholders of the body] The index of the argument from which each one comes.
+        argument_of = [at for at, argument in enumerate(node.args) if isinstance(argument, list | tuple) for _ in argument]
         bound = (
             ()
             if sliced is None
-            else [spec for at, spec in zip(list_of_argument, graphs[0].placeholders, strict=True) if at != sliced]
+            else [spec for at, spec in zip(argument_of, graphs[0].placeholders, strict=True) if at != sliced]
         )
         calls.append(Call(number, tuple(_specs(node)), graphs, sliced is None, tuple(bound)))
     views = [spec for node in nodes for spec in _specs(node) if hasattr(spec, "_base") and spec.is_static_shape_tensor]
@@ -152,13 +174,14 @@ def _specs(node: Any) -> list[Any]:
 def flatten(program: Graph) -> list[Tensor]:
     """Returns the tensors of a graph and of all graphs that it runs, with lifetimes on one common time axis.
 
-    Of tensors that must have the same bytes, one lies inside of the other. A tensor that a node uses lives until the bodies of
-    that node have run.
+    If two tensors must have the same bytes, one of them lies inside of the other. A tensor that a node uses lives until the
+    bodies of that node have run. Placeholders that at run time are tensors of an outer graph are left out.
 
     Raises
     ------
     UnsupportedError
-        Several graphs have the same tensor, or a branch returns a tensor that it has not computed.
+        Several graphs have the same tensor; a branch returns a tensor that it has not computed, one tensor twice, or a tensor
+        for another arena than the result; or a tensor lies inside of one that is not planned or that a branch returns.
     """
     tensors: dict[int, Tensor] = {}
     _add(program, 0, tensors)
@@ -173,7 +196,7 @@ def flatten(program: Graph) -> list[Tensor]:
 
 
 def _add(graph: Graph, clock: int, tensors: dict[int, Tensor]) -> int:
-    """Add the tensors of a graph that begins at a time; returns the time after it."""
+    """Add the tensors of a graph whose first node runs at the time ``clock``; returns the first time after the graph."""
     begins, ends = [], []
     calls = {call.node: call for call in graph.calls}
     for number in range(graph.nodes):
@@ -184,6 +207,7 @@ def _add(graph: Graph, clock: int, tensors: dict[int, Tensor]) -> int:
         clock += 1
 
     def life(spec: Any) -> tuple[Any, Any]:
+        """The first and the last time at which a tensor is live; None if executorch does not know them."""
         first, last = spec.lifetime
         return (first, last) if first is None or last is None else (begins[first], ends[last])
 
@@ -194,8 +218,8 @@ def _add(graph: Graph, clock: int, tensors: dict[int, Tensor]) -> int:
     for call in graph.calls:
         owners = {id(result): tensors[id(result)] for result in call.results if id(result) in tensors}
         for body in call.bodies if call.moves else ():
-            made = [spec for spec in body.returned if spec is not None and not spec.const]
-            if len({*map(id, made)} - {*map(id, body.placeholders)}) < len(body.returned):
+            computed = [spec for spec in body.returned if spec is not None and not spec.const]
+            if len({*map(id, computed)} - {*map(id, body.placeholders)}) < len(body.returned):
                 raise UnsupportedError("found a branch that returns what it was given, or one tensor twice, expected its own")
             for result, spec in zip(call.results, body.returned, strict=True):
                 if id(spec) in tensors:  # Otherwise the runtime allocates the tensor.
@@ -206,7 +230,10 @@ def _add(graph: Graph, clock: int, tensors: dict[int, Tensor]) -> int:
 
 
 def _join(one: Tensor, other: Tensor) -> None:
-    """Give two tensors the same bytes: the smaller one lies inside of the larger one."""
+    """Give two tensors the same bytes: the smaller one lies inside of the larger one, and both are in the prescribed arena.
+
+    Raises UnsupportedError if different arenas are prescribed for them.
+    """
     pins = {one.mem_id, other.mem_id} - {None}
     if len(pins) > 1:
         raise UnsupportedError("found a branch that returns a tensor bound for another arena than the result")
@@ -217,12 +244,17 @@ def _join(one: Tensor, other: Tensor) -> None:
 
 
 def assign(graph: Graph, tensors: list[Tensor], roots: Mapping[int, tuple[int, int]]) -> dict[Any, Place]:
-    """Places of all tensors by specification.
+    """Returns the places of the tensors of a graph and its bodies, by specification.
+
+    Placeholders that at run time are tensors of an outer graph get a place without bytes.
 
     Parameters
     ----------
+    graph, tensors
+        The graph, and its tensors as :func:`flatten` returns them.
     roots
-        Arena and offset of each tensor that has bytes of its own, by ``id``.
+        Arena and offset of tensors that have bytes of their own, by ``id`` of the :class:`Tensor`. Tensors that are not among
+        them, and tensors inside of these, are left out.
     """
     inside = [tensor for tensor in tensors if id(tensor.root()) in roots]
     placed = places(inside, roots)

@@ -1,4 +1,9 @@
-"""A memory planning algorithm for ExecuTorch that improves the plan of the framework's greedy planner."""
+"""A memory planning algorithm for ExecuTorch that improves the plan of the framework's greedy planner.
+
+An *arena* is a range of memory whose size the runtime allocates; executorch's ``mem_id`` is the number of an arena. Some bytes
+at the bottom of an arena may be reserved, and some at the top stay free (*padding*). A *program* is a main graph, together with
+the graphs that its nodes run (*bodies*), such as the branches of a condition.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ VERSION = "1.5"
 
 
 def unsupported_version() -> str:
-    """A line that says that the installed version of executorch is not supported; empty if it is supported."""
+    """Returns a line that says that the installed version of executorch is not supported; empty if it is supported."""
     try:
         installed = importlib.metadata.version("executorch")
     except importlib.metadata.PackageNotFoundError:
@@ -46,15 +51,16 @@ class ArenaReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     greedy: int
     """Size with executorch's greedy planner."""
     size: int
-    """Size with the plan."""
+    """Size with the plan that is used."""
     load_bound: int
     """A simple lower bound on the size: reserved bytes and padding, plus the most bytes that are live at once."""
     bound: int
     """The best proven lower bound on the size."""
     source: str
-    """The candidate that found the plan; ``greedy`` if executorch's plan was kept."""
+    """The method that found the plan: ``greedy`` if executorch's plan was kept, ``first_fit`` for a quick heuristic, otherwise
+    a candidate of :func:`stowplan.solve`."""
     seconds: float
-    """Seconds of planning."""
+    """Seconds of planning this arena."""
     format: str = "stowplan.executorch.arena.report"
     version: int = 1
 
@@ -63,20 +69,27 @@ class ArenaReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         """Whether the size is proven to be minimal."""
         return self.size <= self.bound
 
+    def __str__(self) -> str:
+        """The report as one line for people."""
+        proof = "proven least" if self.is_proven else f"at least {self.bound:,} by a proven bound"
+        return f"arena {self.mem_id}: greedy {self.greedy:,} bytes, now {self.size:,} ({proof})"
+
 
 class MemoryPlanningAlgorithm:
     """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite`` that makes each arena as small as possible.
 
-    Executorch's greedy planner runs first. If its plan of an arena reaches the simple lower bound, nothing is searched; if no
-    smaller plan is found, the greedy plan stays. All plans are verified. If a graph cannot be planned, it keeps the greedy
-    plan, and a :class:`~stowplan.backends.fallback.PlanningWarning` is issued.
+    Executorch's greedy planner runs first. If its plan of an arena is as small as the simple lower bound (the bytes that are
+    live at once), nothing is searched; if no smaller plan is found, the greedy plan stays. All plans of this class are
+    verified. If a graph cannot be planned, or the installed executorch is not of the version :data:`VERSION`, the graph keeps
+    the greedy plan, and a :class:`~stowplan.backends.fallback.PlanningWarning` is issued.
 
     Parameters
     ----------
     time_limit
-        Seconds for each arena of each graph; most need much less.
+        Seconds for each arena of each program; most need much less.
     greedy
-        The greedy planner, a function with the arguments of :meth:`__call__`; None uses that of the installed executorch.
+        The greedy planner, a function with the arguments of :meth:`__call__`; None uses the planner of the installed
+        executorch. The version of executorch is only checked with None.
     search
         ``deterministic``, ``seed`` and ``workers``; see :func:`stowplan.solve`.
 
@@ -88,7 +101,7 @@ class MemoryPlanningAlgorithm:
     Raises
     ------
     UsageError
-        An argument has a wrong type or is out of range.
+        The constructor raises it if an argument has a wrong type or is out of range.
     """
 
     # The suite stores results by the names of algorithms.
@@ -124,7 +137,13 @@ class MemoryPlanningAlgorithm:
         Returns
         -------
         MemoryAlgoResult
-            The offsets of tensors and the sizes of arenas, as executorch defines them.
+            The offsets of tensors and the sizes of arenas, as executorch defines them. For a body this is the greedy plan;
+            offsets in bodies change when the program that runs them is planned.
+
+        Raises
+        ------
+        MissingDependencyError
+            Executorch is not installed, and no greedy planner was given. Errors of the greedy planner are raised as well.
         """
         all_specs = list(specs)
         greedy = self.greedy or _installed_greedy()
@@ -146,7 +165,11 @@ class MemoryPlanningAlgorithm:
         return result
 
     def _improve(self, alignment: int, graph: Graph, result: Any, faults: list[str]) -> None:
-        """Replace the plan of each arena in ``result`` by a smaller one; faults of the greedy plan are added to ``faults``."""
+        """Replace the greedy plan in ``result`` by a smaller one, for each arena for which one is found.
+
+        Faults of the greedy plan are added to ``faults``; they are searched for only if the graph has bodies. If there are any,
+        every arena gets another plan. Raises UnsupportedError if there is no valid plan.
+        """
         tensors = flatten(graph)
         all_arenas = arenas.arenas(alignment, tensors, graph.reserved, max(part.padding for part in graph.parts()))
         sizes = list(result.bufsizes)
@@ -166,9 +189,9 @@ class MemoryPlanningAlgorithm:
         if roots:
             places = assign(graph, tensors, roots)
             greedy_places |= {id(spec): (place.mem_id, place.mem_offset) for spec, place in places.items()}
-            wrong = check.faults(graph, greedy_places, sizes, graph.reserved)
-            if wrong:
-                raise UnsupportedError(f"the plan failed verification ({wrong[0]})")
+            violations = check.faults(graph, greedy_places, sizes, graph.reserved)
+            if violations:
+                raise UnsupportedError(f"the plan failed verification ({violations[0]})")
             result.spec_dict.update(places)
             result.bufsizes = sizes
         if faults:
@@ -183,14 +206,20 @@ class MemoryPlanningAlgorithm:
         Parameters
         ----------
         greedy, offsets
-            Size of the arena and offsets with executorch's greedy plan.
+            Size of the arena in bytes, and the offset of each buffer of its problem, with executorch's greedy plan.
         is_greedy_valid
-            Whether that plan is valid; otherwise another one must be found.
+            Whether the greedy plan is valid; otherwise another one must be found.
 
         Returns
         -------
         (Plan or None, ArenaReport)
-            A plan that is smaller than the greedy plan, None if there is none; and the report.
+            A plan that is smaller than the greedy plan, None if no such plan was found; and the report. If the greedy plan is
+            not valid, it is the smallest plan that was found.
+
+        Raises
+        ------
+        UnsupportedError
+            The greedy plan is not valid, and no other plan was found.
         """
         began = time.monotonic()
         problem = arena.problem
@@ -233,6 +262,7 @@ class MemoryPlanningAlgorithm:
 
 
 def _installed_greedy() -> Callable[..., Any]:
+    """The greedy planner of the installed executorch; raises MissingDependencyError if executorch is not installed."""
     require(*NEEDED)
     from executorch.exir.memory_planning import greedy
 

@@ -32,8 +32,11 @@ def memory_planning_pass(
 
     Parameters
     ----------
-    time_limit, target, costs
-        See :class:`~stowplan.backends.executorch.banks.BankedPlanningAlgorithm`. Without a target the planner is
+    time_limit
+        Seconds for each arena, a range of memory whose size the runtime allocates; with a target, for each program.
+    target, costs
+        A ``TargetMemoryMap`` of several memories, and the cost of a byte in each; see
+        :class:`~stowplan.backends.executorch.banks.BankedPlanningAlgorithm`. If the target is None, the planner is
         :class:`~stowplan.backends.executorch.planning.MemoryPlanningAlgorithm`.
     others
         ``deterministic``, ``seed`` and ``workers`` (see :func:`stowplan.solve`), and the arguments of executorch's
@@ -44,8 +47,8 @@ def memory_planning_pass(
     MissingDependencyError
         Executorch is not installed.
     UsageError
-        An argument has a wrong type or is out of range, or ``share_mutable_buffers`` is used with a target: executorch keeps
-        state that methods share in arena 2, whatever the map says.
+        An argument has a wrong type or is out of range, ``costs`` are given without a target, or ``share_mutable_buffers`` is
+        used with a target: executorch keeps state that methods share in arena 2, whatever the map says.
     """
     require(*NEEDED)
     search: Any = {name: others.pop(name) for name in SearchOptions.__annotations__.keys() & others.keys()}
@@ -71,9 +74,10 @@ class Planned:
     program: Any
     """Executorch's ``ExecutorchProgramManager``: ``program.buffer`` is the contents of the ``.pte`` file."""
     orders: tuple[OrderReport, ...]
-    """A report for each graph; empty if the order was not to be changed."""
+    """A report for each graph whose operators were ordered; empty if operators were not allowed to move."""
     arenas: tuple[ArenaReport, ...]
-    """A report for each arena of each graph; ``greedy`` is the size of executorch's own plan for the same order."""
+    """A report for each arena of each program that was planned; its ``greedy`` is the size of executorch's own plan for the
+    same order of operators."""
 
     @property
     def size(self) -> int:
@@ -87,6 +91,9 @@ def plan(
 ) -> Planned:
     """Orders the operators of an edge program and plans its memory; use it instead of ``edge.to_executorch(config)``.
 
+    If the installed version of executorch is not supported, the operators keep their order, the memory plan is executorch's
+    own, and a :class:`~stowplan.backends.fallback.PlanningWarning` is issued.
+
     Parameters
     ----------
     edge
@@ -98,7 +105,7 @@ def plan(
         Whether operators may be moved. If some were moved, the program is also planned in its original order, and the smaller
         program is returned.
     time_limit
-        Seconds for each order, and for each arena.
+        Seconds for the order of each graph, and again for each arena of each program.
     search
         ``deterministic``, ``seed`` and ``workers``; see :func:`stowplan.solve`.
 
@@ -112,7 +119,7 @@ def plan(
     MissingDependencyError
         Executorch is not installed.
     UsageError
-        An argument has a wrong type or is out of range, or a memory planning pass is not executorch's.
+        An argument has a wrong type or is out of range, or a memory planning pass of ``config`` is not executorch's.
     """
     require(*NEEDED)
     from executorch.exir import ExecutorchBackendConfig
@@ -126,15 +133,15 @@ def plan(
     ordered = _lower(edge, base, options, order=True)
     if not any(report.moved for report in ordered.orders):
         return ordered
-    in_given_order = _lower(edge_copy, base, options, order=False)
-    if ordered.size <= in_given_order.size:
+    in_original_order = _lower(edge_copy, base, options, order=False)
+    if ordered.size <= in_original_order.size:
         return ordered
     orders = tuple(msgspec.structs.replace(report, moved=False, peak=report.given) for report in ordered.orders)
-    return replace(in_given_order, orders=orders)
+    return replace(in_original_order, orders=orders)
 
 
 def _lower(edge: Any, base: Any, options: Mapping[str, Any], *, order: bool) -> Planned:
-    """Lower an edge program; with ``order`` its operators may be moved."""
+    """Lower an edge program to an executorch program with planned memory; ``order`` says whether operators may be moved."""
     reorder, algorithm = ReorderPass(**options), MemoryPlanningAlgorithm(**options)
     passes = base.memory_planning_pass
     planning = (
@@ -147,7 +154,8 @@ def _lower(edge: Any, base: Any, options: Mapping[str, Any], *, order: bool) -> 
 
 
 def _with_algorithm(memory_pass: Any, algorithm: MemoryPlanningAlgorithm) -> Any:
-    """A copy of a ``MemoryPlanningPass`` with this algorithm and a new state."""
+    """A copy of a ``MemoryPlanningPass`` with this algorithm and a new state; raises UsageError for an object of another
+    class."""
     if not hasattr(memory_pass, "memory_planning_algo"):
         raise UsageError(f"found {type(memory_pass).__name__} to plan memory, expected executorch's MemoryPlanningPass")
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
@@ -158,18 +166,55 @@ def _with_algorithm(memory_pass: Any, algorithm: MemoryPlanningAlgorithm) -> Any
     return changed
 
 
-def offset_table(program: Any, method: str = "forward") -> OffsetTable:
-    """Returns the offsets of all planned tensors of a method, with the names of its graph; tensors of bodies are left out.
+def offset_table(program: Any, method: str | None = "forward") -> OffsetTable:
+    """Returns the offsets of all planned tensors of a method. The names are those of the nodes of its graph.
+
+    Tensors of graphs that its nodes run, such as the branches of a condition, are left out, and so are views, whose bytes are
+    those of another tensor.
 
     Parameters
     ----------
     program
         Executorch's ``ExecutorchProgramManager``.
     method
-        Name of the method.
+        Name of the method. None means all methods of the program, each of which has arenas of its own. If there are several,
+        the name of every row and of every arena begins with that of its method and a dot: ``encode.arena1``. State that methods
+        share has a row for each of them.
+
+    Raises
+    ------
+    UsageError
+        The program has no such method.
     """
-    graph_module = program.exported_program(method).graph_module
-    sizes = list(graph_module.meta["non_const_buffer_sizes"])
+    known = sorted(program.methods)
+    if method is not None and method not in known:
+        raise UsageError(f"found the method {method!r}, expected one of {', '.join(known)}")
+    names = known if method is None else [method]
+    arenas: list[Arena] = []
+    rows: list[OffsetRow] = []
+    for name in names:
+        prefix = f"{name}." if len(names) > 1 else ""
+        graph_module = program.exported_program(name).graph_module
+        own_rows = _rows(graph_module, prefix, len(arenas))
+        # Sizes of arenas are those that the runtime allocates, including reserved bytes. Arena 0 is for constants.
+        first = len(arenas)
+        for number, size in enumerate(graph_module.meta["non_const_buffer_sizes"]):
+            alignment = max([1, *(row.alignment for row in own_rows if row.arena == first + number)])
+            arenas.append(Arena(name=f"{prefix}arena{number}", bytes=size, alignment=alignment))
+        rows += own_rows
+    digest = hashlib.sha256(files.encode(rows)).hexdigest()
+    return OffsetTable(
+        kind="packing",
+        program=", ".join(names),
+        problem_digest=digest,
+        plan_digest=digest,
+        arenas=tuple(arenas),
+        rows=tuple(rows),
+    )
+
+
+def _rows(graph_module: Any, prefix: str, first_arena: int) -> list[OffsetRow]:
+    """The rows of a graph. Their names begin with ``prefix``, and ``first_arena`` is the number of the graph's arena 0."""
     rows: dict[int, OffsetRow] = {}
     for node in graph_module.graph.nodes:
         specs = node.meta.get("spec")
@@ -179,33 +224,39 @@ def offset_table(program: Any, method: str = "forward") -> OffsetTable:
                 continue
             first, last = spec.lifetime
             rows[id(spec)] = OffsetRow(
-                name=node.name if at == 0 else f"{node.name}_{at}",
+                name=prefix + (node.name if at == 0 else f"{node.name}_{at}"),
                 offset=spec.mem_offset,
                 size=spec.nbytes(),
                 alignment=spec.alignment,
                 start=first,
                 end=last + 1,
-                arena=spec.mem_id,
+                arena=first_arena + spec.mem_id,
             )
-    all_rows = tuple(rows.values())
-    # Sizes of arenas are those that the runtime allocates, including reserved bytes. Arena 0 is for constants.
-    arenas = tuple(
-        Arena(
-            name=f"arena{number}", bytes=size, alignment=max([1, *(row.alignment for row in all_rows if row.arena == number)])
-        )
-        for number, size in enumerate(sizes)
-    )
-    digest = hashlib.sha256(files.encode(list(all_rows))).hexdigest()
-    return OffsetTable(kind="packing", program=method, problem_digest=digest, plan_digest=digest, arenas=arenas, rows=all_rows)
+    return [*rows.values()]
 
 
-def write_offsets(program: Any, path: str | Path, form: str = "c-header", method: str = "forward") -> None:
-    """Writes the table of :func:`offset_table` to a file; the file's name is the prefix of identifiers in C.
+def write_offsets(program: Any, path: str | Path, form: str = "c-header", method: str | None = None) -> None:
+    """Writes the table of :func:`offset_table` to a file. The file's name up to its first dot is the prefix of identifiers in
+    C.
+
+    Parameters
+    ----------
+    program
+        Executorch's ``ExecutorchProgramManager``.
+    path
+        The file.
+    form
+        ``c-header``, ``json`` or ``csv``.
+    method
+        Name of the method; by default all methods of the program. If there are several, every row begins with the name of its
+        method.
 
     Raises
     ------
     UsageError
-        The format is not one of ``c-header``, ``json`` and ``csv``.
+        There is no such format or method.
+    InputError
+        The file cannot be written.
     """
     check_form(form)
     name = Path(path).name.partition(".")[0]

@@ -1,7 +1,7 @@
 """A pass for ExecuTorch that puts the operators of a graph into an order that needs less memory.
 
-Operators are only moved, and each computes the same result from the same values. Operators that overwrite a value that others
-read keep their order relative to these, and operators that draw random numbers keep their order among each other.
+Operators are only moved, and each computes the same result from the same values. An operator that overwrites a value keeps its
+order relative to the operators that read the value. Operators that draw random numbers keep their order among each other.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ReorderPass:
     Raises
     ------
     UsageError
-        An argument has a wrong type or is out of range.
+        The constructor raises it if an argument has a wrong type or is out of range.
     """
 
     def __init__(self, time_limit: float = 10.0, **search: Unpack[SearchOptions]):
@@ -49,7 +49,11 @@ class ReorderPass:
         self.reports: list[OrderReport] = []
 
     def __call__(self, graph_module: Any) -> Any:
-        """Order the operators of a graph module; if that is not possible, it stays unchanged, and a warning is issued."""
+        """Order the operators of a graph module, and return a ``PassResult`` that says whether the order was changed.
+
+        If the graph cannot be ordered, it stays unchanged, and a :class:`~stowplan.backends.fallback.PlanningWarning` is
+        issued.
+        """
         from torch.fx.passes.infra.pass_base import PassResult
 
         try:
@@ -60,6 +64,7 @@ class ReorderPass:
         return PassResult(graph_module, moved)
 
     def _reorder(self, graph_module: Any) -> bool:
+        """Order the operators of a graph module, and add a report; returns whether the order was changed."""
         began = time.monotonic()
         reader = GraphReader(graph_module.graph)
         plan, report = find_order(reader.problem, self.options, began)
@@ -93,15 +98,18 @@ class GraphReader:
             if node.op not in ("placeholder", "get_attr", "call_function", "output"):
                 raise UnsupportedError(f"found a node of the kind {node.op}, expected a graph of operators")
         # Weights do not count as activations; ``torch.export`` gives their placeholders these names.
-        stored = {node.name for node in self._nodes if node.op == "placeholder" and node.name.startswith(_WEIGHTS)}
+        weights = {node.name for node in self._nodes if node.op == "placeholder" and node.name.startswith(_WEIGHTS)}
         dialect = Dialect(alignment=ALIGNMENT, viewed=_viewed, is_flat=True)
-        reader = FxReader(graph.owning_module, stored, dialect=dialect, graph=graph)
+        reader = FxReader(graph.owning_module, weights, dialect=dialect, graph=graph)
         self.problem = of_graph(reader.read("executorch"))
         self._operators = reader.operators
         """[operators of the problem] The node of each operator."""
 
     def apply(self, order: tuple[int, ...]) -> None:
-        """Move the nodes into this order; raises RuntimeError if the graph is not well formed afterwards."""
+        """Move the nodes into this order, a permutation of the numbers of the problem's operators.
+
+        Raises RuntimeError if the graph is not well formed afterwards.
+        """
         inputs = [node for node in self._nodes if node.op in ("placeholder", "get_attr")]
         tuple_elements: dict[Any, list[Any]] = {}
         for node in self._nodes:
@@ -118,24 +126,28 @@ class GraphReader:
 
 
 def _is_getitem(node: Any) -> bool:
+    """Whether a node picks an element of a tuple."""
     return node.op == "call_function" and node.target is operator.getitem
 
 
 def _producer(node: Any) -> Any:
-    """The node whose result a node is, or of whose result it is an element."""
+    """The node that computes the value of ``node``: ``node`` itself, or the producer of the tuple from which it picks an
+    element."""
     while _is_getitem(node):
         node = node.args[0]
     return node
 
 
 def _is_view_copy(node: Any) -> bool:
+    """Whether a node copies a value with another shape."""
     return node.op == "call_function" and "aten.view_copy.default" in str(node.target)
 
 
 def _viewed(node: Any) -> Any:
-    """The node of which executorch makes a view instead of this copy when it lowers the graph; None if it copies.
+    """The node of whose value executorch makes a view when it lowers the graph, in place of the copy that ``node`` makes.
 
-    If that node is such a copy as well, its source is returned instead.
+    In a chain of such copies, it is the node before the first of them. It is None if ``node`` does not copy with another shape,
+    or if its value is an output of the graph, so that executorch does copy.
     """
     if not _is_view_copy(node) or any(user.op == "output" for user in node.users):
         return None

@@ -1,11 +1,13 @@
 """Back end for jax: fits a training step into the memory of a TPU by a policy of ``jax.checkpoint``.
 
-A policy says which values of the forward pass are saved for the backward pass. All other values are computed again. A *preview*
-is a compilation that ends early and reports how many bytes the program needs.
+A policy says which values of the forward pass are saved for the backward pass. All other values that the backward pass reads
+are computed again. The *peak* is the largest number of bytes that the compiled program needs at once. A *preview* is a
+compilation that ends once XLA has assigned memory, and reports the peak. A program is divided into *parts*, such as scans or
+repeated layers, each of which gets the policy.
 
 Importing this package does not import jax. A file imports only files that come before it in this list:
 
-- ``policy``, ``graph``: policies; what a policy saves and recomputes, and plans of what to save
+- ``policy``, ``graph``: policies; the values that a policy saves and recomputes, and plans of the values to save
 - ``program``: a traced loss, its parts and their values. ``losses``: losses that are marked inside of a training step
 - ``report``: the report about all policies that were tried
 - ``training``: the training step that is fitted. ``previews``: bytes and cycles of a training step with a policy

@@ -1,20 +1,22 @@
 """Compares gradients with and without a policy, on this machine's CPU and with random numbers.
 
-By default XLA keeps intermediate values of a fusion in float32 even if the program rounds them, and a policy changes what is
-fused. With ``xla_allow_excess_precision=false`` all roundings stay where the program has them. Then the only differences come
-from sums of float32 in another order, and the tolerance is for these.
+By default XLA keeps intermediate values of a fusion in float32 even if the program rounds them, and a policy changes which
+operators are fused. With ``xla_allow_excess_precision=false`` all roundings stay where the program has them. Then the only
+differences come from sums of float32 in another order, and the tolerance allows for these.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.training import Training
 from stowplan.errors import StowplanError, brief
 
-#: Tolerance for sums of float32 in another order, relative to the largest number of a gradient. Such a sum may round
-#: differently to a narrower type, so that the tolerance is the machine epsilon of that type there.
+#: Tolerance for sums of float32 in another order, relative to the largest number of a gradient. If a gradient has a type of
+#: fewer than four bytes, such a sum may be rounded to the next number of that type. The tolerance is then the machine epsilon
+#: of the type.
 _REORDERING_TOLERANCE = 1e-5
 
 
@@ -23,54 +25,68 @@ class GradientError(StowplanError):
 
 
 def check_gradients(training: Training, policy: Policy) -> str:
-    """Compares gradients; returns a line that says how much they differ.
+    """Compares the results of a training step with and without a policy, at full size.
+
+    Returns
+    -------
+    str
+        A line that says by how much they differ, or why they could not be computed.
 
     Raises
     ------
     GradientError
-        They differ by more than the tolerance.
+        They differ by more than the tolerance, or a number is NaN or infinite in one result and another number in the other.
     """
     import jax
 
     try:
         device = jax.devices("cpu")[0]
         with jax.default_device(device):
-            given = _sample_arguments(training.arguments)
-            # One list for each way to compile: without the policy, and with it.
+            samples = _sample_arguments(training.arguments)
+            # Each list has the results without the policy and with it; the lists differ in how XLA rounds.
             strict, as_compiled_by_default = (
-                [_results(training, kind, given, excess) for kind in (Policy("as_it_is"), policy)] for excess in (False, True)
+                [_results(training, kind, samples, excess) for kind in (Policy("as_it_is"), policy)] for excess in (False, True)
             )
     except Exception as error:
         return f"gradients were not compared on the CPU: {brief(f'{type(error).__name__}: {error}', 120)}"
-    found = _difference(strict[1], strict[0])
+    difference = _difference(strict[1], strict[0])
     tolerance = max([_REORDERING_TOLERANCE, *(_machine_epsilon(value) for value in strict[0] if value.dtype.itemsize < 4)])
     as_compiled, own_difference = (
         _difference(as_compiled_by_default[1], as_compiled_by_default[0]),
         _difference(as_compiled_by_default[0], strict[0]),
     )
-    if not found <= tolerance:
+    if difference == math.inf:
         raise GradientError(
-            f"{training.name}: gradients under {policy.kind} differ by {found:.2g} of their largest number where XLA keeps all "
-            f"roundings, expected at most {tolerance:.2g}"
+            f"{training.name}: a number of the gradients is NaN or infinite under {policy.kind} and another one without it, or "
+            "the reverse, where XLA keeps all roundings; expected the same numbers"
         )
-    what = "equal to the bit" if found == 0 else f"within {found:.2g} (at most {tolerance:.2g})"
+    if difference > tolerance:
+        raise GradientError(
+            f"{training.name}: gradients under {policy.kind} differ by {difference:.2g} of their largest number where XLA "
+            f"keeps all roundings, expected at most {tolerance:.2g}"
+        )
+    agreement = "equal to the bit" if difference == 0 else f"within {difference:.2g} (at most {tolerance:.2g})"
     return (
-        f"gradients on the CPU, made-up numbers: {what} where XLA keeps all roundings; as it compiles else, {as_compiled:.2g} "
-        f"apart, and the function as it is {own_difference:.2g} from itself"
+        f"gradients on the CPU, made-up numbers: {agreement} where XLA keeps all roundings; as it compiles else, "
+        f"{as_compiled:.2g} apart, and the function as it is {own_difference:.2g} from itself"
     )
 
 
-def _results(training: Training, policy: Policy, given: Any, excess: bool) -> list[Any]:
+def _results(training: Training, policy: Policy, samples: Any, excess: bool) -> list[Any]:
+    """The floating-point results of a training step with a policy; ``excess`` says whether XLA may leave out roundings."""
     import jax
     import numpy as np
 
-    compiled = jax.jit(training.with_policy(policy)).lower(*given).compile({"xla_allow_excess_precision": excess})
-    leaves = [leaf for leaf in jax.tree.leaves(compiled(*given)) if jax.numpy.issubdtype(leaf.dtype, np.floating)]
+    compiled = jax.jit(training.with_policy(policy)).lower(*samples).compile({"xla_allow_excess_precision": excess})
+    leaves = [leaf for leaf in jax.tree.leaves(compiled(*samples)) if jax.numpy.issubdtype(leaf.dtype, np.floating)]
     return [np.asarray(leaf) for leaf in leaves]
 
 
 def _sample_arguments(arguments: Any) -> Any:
-    """Arguments with random numbers instead of shapes: normal ones with a deviation of 0.1, or zeros and ones for integers."""
+    """The arguments with random numbers in place of each shape; arrays are left unchanged.
+
+    Floating-point numbers are normal with a standard deviation of 0.1, and integers are 0 or 1.
+    """
     import jax
     import jax.numpy as jnp
     import numpy as np
@@ -98,13 +114,21 @@ def _machine_epsilon(value: Any) -> float:
 
 
 def _difference(found: list[Any], expected: list[Any]) -> float:
-    """The largest difference, relative to the largest number of its array; NaNs are equal."""
+    """The largest difference between two lists of arrays, relative to the largest finite number of the expected array.
+
+    Two NaNs are equal, as are two infinities of the same sign. The difference is infinite if a value is NaN or infinite in one
+    array and another value in the other.
+    """
     import numpy as np
 
     most = 0.0
     for one, other in zip(found, expected, strict=True):
-        wide = [np.nan_to_num(np.asarray(value, "float64")) for value in (one, other)]
-        scale = np.abs(wide[1]).max(initial=0.0)
-        if scale or np.abs(wide[0]).max(initial=0.0):
-            most = max(most, float(np.abs(wide[0] - wide[1]).max() / (scale or 1.0)))
+        wide, reference = np.asarray(one, "float64"), np.asarray(other, "float64")
+        is_finite = np.isfinite(wide) & np.isfinite(reference)
+        is_equal = (wide == reference) | (np.isnan(wide) & np.isnan(reference))
+        if not (is_finite | is_equal).all():
+            return math.inf
+        scale = np.abs(reference[is_finite]).max(initial=0.0)
+        difference = np.abs(wide[is_finite] - reference[is_finite]).max(initial=0.0)
+        most = max(most, float(difference / (scale or 1.0)))
     return most

@@ -1,4 +1,10 @@
-"""The public functions: fit a training step into a number of bytes, or find the largest size of it that fits."""
+"""The public functions: fit a training step into a number of bytes, or find the largest size of it that fits.
+
+A *size* is a number that the shapes of the step depend on, such as the number of examples in a batch. A policy of
+``jax.checkpoint`` says which values of the forward pass are saved for the backward pass. The *peak* of a step with a policy is
+the largest number of bytes that the compiled program needs at once. A *preview* is a compilation that ends once XLA has
+assigned memory, and reports the peak.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +34,7 @@ from stowplan.hardware.targets import Target, load_target, xla_chip
 #: Default numbers of previews and of full compilations. They are enough to compile all of jax's own policies and a plan.
 PREVIEWS, COMPILES = 6, 6
 
-#: Maximum number of sizes that are previewed in a search for the largest one.
+#: Maximum number of sizes whose peaks are known when a search for the largest one ends. Each takes one preview.
 SIZES = 12
 
 
@@ -36,8 +42,9 @@ class Fitted(NamedTuple):
     """The result of :func:`fit`."""
 
     function: Callable[..., Any]
-    """The function with its policy, not jitted."""
+    """The function with the best policy, not jitted."""
     report: FitReport
+    """All policies that were previewed, with their peaks and cycles."""
     policy: str
     """Lines of Python that define the policy, to paste into a program."""
 
@@ -83,18 +90,18 @@ def fit(
     hbm
         The most bytes that the program may need on a device, including arguments and results, or text such as ``"14 GiB"``.
     chip
-        ``"v5e"``, or the name of its target, ``"tpu-v5e"``.
+        Name of a chip that XLA compiles for, such as ``"v5e"``, or of its target, such as ``"tpu-v5e"``.
     argnums
-        For a loss: the arguments by which it is differentiated.
+        For a loss: positions of the arguments by which it is differentiated. Ignored for a step that calls marked losses.
     donated
         Positions of arguments whose memory the results may reuse.
     previews
-        The largest number of previews, including stored ones.
+        The largest number of previews, 1 or more, including stored ones.
     compiles
-        The largest number of full compilations, whose cycles decide between policies within the limit. With 0, the time of
-        what is recomputed decides.
+        The largest number of full compilations, whose cycles decide between policies within the limit. With 0, the predicted
+        time of recomputation and of transfers to the host decides.
     folder
-        Folder in which results are stored and looked up.
+        Folder in which results are stored and looked up; None for a temporary one.
     time_limit
         Seconds for everything. When they are over, a preview or compilation that is running is stopped, and the best policy
         within the limit is returned; ``report.stop_reason`` says so. None for no limit.
@@ -103,26 +110,38 @@ def fit(
     own_names
         Whether plans only save values that the program itself names by ``checkpoint_name``, as in MaxText.
     check
-        Whether gradients with the policy are compared with those without it, on this machine's CPU and at full size.
+        Whether gradients with the policy are compared with those without it, on this machine's CPU and at full size. If they
+        cannot be computed, a note in the report says why.
     on_progress
-        Is called with a line before and after each preview and compilation: the time, its result, and the best policy so far.
+        Is called with a line before and after each preview and compilation: the time, the result of the preview or compilation,
+        and the best policy so far.
     cancel
-        Ends the search like the time limit once it is set. Ctrl-C does the same once a policy is within the limit.
+        Ends the search like the time limit once it is set. Ctrl-C does the same once a policy is within the limit; before that,
+        it raises KeyboardInterrupt.
+
+    Returns
+    -------
+    Fitted
+        The function with the best policy that was found, the report, and the policy as Python code.
 
     Raises
     ------
     MemoryLimitError
         No policy that was tried is within the limit; the message says the lowest peak.
     UsageError
-        An argument is not valid, the function has no backward pass, or the arguments alone are above the limit.
+        An argument is not valid, XLA does not compile for the chip, the function has no backward pass, or the arguments alone
+        are above the limit.
+    InputError
+        There is no chip of this name, or a result cannot be stored in ``folder``.
     GradientError
-        Gradients differ by more than the tolerance.
+        Gradients differ by more than the tolerance (with ``check``).
     CompileError
-        The function cannot be traced, or XLA does not compile it.
+        The function cannot be traced, or XLA does not compile it, or the compiling process died before a policy was within the
+        limit.
     MissingDependencyError
         Jax, libtpu or cloudpickle is not installed.
     TimeLimitError
-        The time limit was reached before a policy was within the memory limit.
+        The time limit, or ``compile_limit`` in one preview, was reached before a policy was within the memory limit.
     """
     session = _Session(hbm, chip, previews, compiles, folder, time_limit, compile_limit, own_names, check, on_progress, cancel)
     with session.compiler:
@@ -157,18 +176,20 @@ def fit_largest(
     Parameters
     ----------
     make
-        A function of the size that returns the training step, its arguments, and optionally the donated positions.
+        A function of the size that returns the training step or the loss, its arguments, and optionally the donated positions.
     start, multiple
-        The first size to try, and a number of which all sizes are multiples.
+        The first size to try, and a number of which all sizes are multiples; both are 1 or more. If ``start`` is no multiple,
+        it is rounded down, but not below ``multiple``.
     hbm, chip, argnums, previews, compiles, folder, time_limit, compile_limit, own_names, check, on_progress, cancel
         See :func:`fit`. Previews of sizes do not count in ``previews``.
 
     Raises
     ------
     MemoryLimitError
-        Not even the smallest size fits.
+        None of the sizes that were tried fits.
     StowplanError
-        See :func:`fit`.
+        All errors of :func:`fit`, for the same reasons. If the arguments alone are above the limit, the size does not fit, but
+        this is no error. When the time limit is reached after a size has fitted, the largest of these is returned.
     """
     whole("a start of {}", start, least=1)
     whole("multiples of {}", multiple, least=1)
@@ -217,14 +238,22 @@ def fit_largest(
 
 
 def _largest(peaks: dict[int, int], limit: int, peak: Callable[[int], int]) -> int | None:
-    """Finds the largest number whose peak is within a limit.
+    """Finds the largest number whose peak is within a limit; a size is a number times the ``multiple`` of :func:`fit_largest`.
 
     Parameters
     ----------
     peaks
-        Known peaks by number; peaks that are found are added.
+        Known peaks in bytes by number, 0 for a number that the compiler refused; peaks that are measured are added.
+    limit
+        Limit in bytes.
     peak
         Measures the peak of a number.
+
+    Returns
+    -------
+    int or None
+        The largest number that is known to be within the limit, None if there is none. The search ends when the next number is
+        known not to be within the limit, or when :data:`SIZES` peaks are known.
     """
     while True:
         fitting = max((count for count, reached in peaks.items() if 0 < reached <= limit), default=0)
@@ -237,14 +266,17 @@ def _largest(peaks: dict[int, int], limit: int, peak: Callable[[int], int]) -> i
         )[:2]
         rise = (peaks[second] - peaks.get(nearest, 0)) / (second - nearest) if second != nearest else 0.0
         guess = int(nearest + (limit - peaks.get(nearest, 0)) / rise) if rise > 0 else 2 * fitting + 1
-        # The next number is between known ones, or at most four times the largest that fits, as a line through one point is
-        # rough.
+        # The next number is between the largest that fits and the smallest known number above it. If there is none above, it is
+        # at most four times the largest that fits, because the prediction by a line is rough.
         count = max(fitting + 1, min(guess, above - 1 if above else 4 * max(fitting, 1)))
         peaks[count] = peak(count)
 
 
 class _Session:
-    """The checked arguments of a call, with the compiler."""
+    """The checked arguments of a call, with the compiler.
+
+    The constructor raises UsageError, InputError or MissingDependencyError, as :func:`fit` describes.
+    """
 
     def __init__(
         self,
@@ -270,15 +302,16 @@ class _Session:
         versions()
         self._own_names, self._check = own_names, check
         self.say = on_progress or (lambda line: None)
+        """Is called with each line of progress."""
         self.compiler = Previews(self.target, folder, compile_limit, Deadline(time_limit, cancel))
 
     def search(self, training: Training, previews: int) -> PolicySearch:
-        """A search for a policy of a training step."""
+        """A search for a policy of a training step with at most this number of previews."""
         own, compiles = self._own_names, self._compiles
         return PolicySearch(training, self.compiler, self.limit, previews, compiles, self.say, own_names=own)
 
     def fit(self, training: Training, first: Policy | None = None) -> Fitted:
-        """Search for a policy, with ``first`` before all others, and check its gradients if that was requested."""
+        """Search for a policy, and check its gradients if that was requested; ``first`` is previewed before all others."""
         search = self.search(training, self._previews)
         search.run(first)
         report = search.report()

@@ -1,4 +1,6 @@
-"""Plans which values of a forward pass are saved for the backward pass, within a budget of bytes. This module needs no jax.
+"""Plans which values of a forward pass are saved for the backward pass, within a budget of bytes.
+
+This module does not import jax.
 
 Each part of a program, such as the body of a scan or a repeated block, has a graph of its forward pass. A value that the
 backward pass reads is either saved, or computed again from saved values and from the inputs of the part, which are always
@@ -21,10 +23,11 @@ from stowplan.models.rematerialization.structure import build
 #: The time of all nodes together, in units of cost of the rematerialization problem.
 _TOTAL_COST = 1 << 40
 
-#: If a solution is within this share of all time above its bound, the greedy plan, which takes seconds, is not computed.
+#: If the recomputation of a solution exceeds its bound by at most this share of the time of all nodes, the greedy plan is not
+#: computed for comparison, because that takes seconds.
 _SMALL_GAP = 1e-4
 
-#: Time limit in seconds for one integer program.
+#: Time limit in seconds for one integer program. The search for a policy solves one after the other, up to one for each preview.
 PLAN_LIMIT = 20.0
 
 
@@ -32,19 +35,20 @@ class Node(msgspec.Struct, frozen=True):
     """An equation of the forward pass."""
 
     seconds: float
-    """Time of one run, by the roofline model."""
+    """Time of one run in seconds, by the roofline model."""
     inputs: tuple[int, ...] = ()
     """Indices of the nodes that it reads, all of them earlier; inputs of the part are not included."""
     name: str = ""
-    """Name of its value; empty if it has none, so that it cannot be saved by itself."""
+    """Name of its value; empty if the value has none, so that no policy can save it."""
     bytes: int = 0
-    """Size of that value."""
+    """Size of the named value in bytes; 0 without a name."""
     traits: tuple[str, ...] = ()
-    """Jax's own policies that save it."""
+    """Jax's own policies that save the value: some of ``names`` (the program itself has named it), ``dots`` (it is the result
+    of a matrix product) and ``dots_no_batch`` (of a matrix product without batch dimensions)."""
     line: str = ""
     """Description of where its value is computed: shape, operator, file and line."""
     flops: int = 0
-    """Floating-point operations of its matrix products."""
+    """Floating-point operations of its matrix products; 0 if it has none."""
 
 
 class Graph(msgspec.Struct, frozen=True):
@@ -53,8 +57,9 @@ class Graph(msgspec.Struct, frozen=True):
     times: int
     """How often the part runs: iterations of a scan, or repetitions of a block."""
     nodes: tuple[Node, ...]
+    """The equations, in the order in which they run."""
     needed: tuple[tuple[int, int], ...]
-    """Indices of the nodes that the backward pass reads, each with the bytes that it reads."""
+    """Indices of the nodes whose values the backward pass reads, each with the number of bytes of the value."""
 
     @property
     def needed_bytes(self) -> int:
@@ -62,12 +67,12 @@ class Graph(msgspec.Struct, frozen=True):
         return self.times * sum(size for _, size in self.needed)
 
     def named(self, trait: str) -> list[str]:
-        """Names of the values that one of jax's own policies saves."""
+        """Names of the values that one of jax's own policies saves; ``trait`` is one of the values of ``Node.traits``."""
         return [node.name for node in self.nodes if trait in node.traits]
 
     @property
     def with_own_names(self) -> Graph:
-        """The same graph in which only values have a name that the program itself has named."""
+        """The same graph without the names that stowplan has given to values; names of the program itself are kept."""
         nodes = [
             node if "names" in node.traits else msgspec.structs.replace(node, name="", bytes=0, traits=())
             for node in self.nodes
@@ -76,20 +81,20 @@ class Graph(msgspec.Struct, frozen=True):
 
 
 class Recomputation(msgspec.Struct, frozen=True):
-    """What it means to save the values of some names and to recompute all others."""
+    """The effect of saving the values of some names and recomputing all others that the backward pass reads."""
 
     seconds: float
-    """Time of recomputation."""
+    """Time of recomputation in one training step, in seconds."""
     bytes: int
-    """Bytes that are saved, without values that are never read."""
+    """Bytes of the saved values that are read, in the backward pass or by a recomputation."""
     saved: tuple[str, ...]
-    """Names of the saved values that are read."""
+    """Names of the saved values that are read, in alphabetical order."""
     flops: int = 0
-    """Floating-point operations of recomputation."""
+    """Floating-point operations of recomputation in one training step."""
 
 
 def recomputed(graphs: Sequence[Graph], saved: Collection[str]) -> Recomputation:
-    """Computes what is recomputed and what is saved if the values of these names are saved."""
+    """Computes the effect of saving the values of these names. Names that no value has are ignored."""
     seconds, size, flops, names = 0.0, 0, 0, dict[str, None]()
     for graph in graphs:
         unvisited, seen = [node for node, _ in graph.needed], set[int]()
@@ -110,17 +115,21 @@ def recomputed(graphs: Sequence[Graph], saved: Collection[str]) -> Recomputation
 
 
 def plan(graphs: Sequence[Graph], budget: int, time_limit: float = PLAN_LIMIT) -> Recomputation:
-    """Chooses the names to save within a budget so that recomputation takes the least time; of equal sets, a small one.
+    """Chooses the names to save within a budget, so that recomputation takes little time.
 
     This is a problem of rematerialization with a single moment between the forward and the backward pass
-    (:mod:`stowplan.models.rematerialization.stages`): the values that are live there are saved.
+    (:mod:`stowplan.models.rematerialization.stages`): the values that are live there are saved. The recomputation takes the
+    least time that is possible if the solver ends before its time limit.
 
     Parameters
     ----------
+    graphs
+        The parts of the program. Values with equal names are either all saved or all recomputed.
     budget
-        Bytes that may be saved.
+        Bytes that may be saved. If it is 0 or less, or if no value has a name, nothing is saved.
     time_limit
-        Seconds for the solver. When they are over, the better one of its best solution and the greedy plan is returned.
+        Seconds for the solver. Unless it has found an almost optimal solution, the greedy plan is computed as well, and the
+        better one of the two is returned.
     """
     if budget <= 0 or not recomputed(graphs, ()).seconds or not any(node.name for graph in graphs for node in graph.nodes):
         return plan_greedily(graphs, budget)
@@ -187,12 +196,15 @@ def _problem(graphs: Sequence[Graph], budget: int) -> tuple[Problem, dict[str, l
 
 
 def plan_greedily(graphs: Sequence[Graph], budget: int) -> Recomputation:
-    """The greedy plan of a budget: repeatedly save the value that saves the most seconds per byte."""
+    """Returns the greedy plan of a budget of bytes: repeatedly save the value that saves the most seconds per byte."""
     return list(greedy_plans(graphs, budget))[-1]
 
 
 def greedy_plans(graphs: Sequence[Graph], budget: float = math.inf) -> Iterator[Recomputation]:
-    """Yields the plan that saves nothing, and then each step towards the greedy plan of a budget: bytes grow, seconds fall."""
+    """Yields the plan that saves nothing, and then each step towards the greedy plan of a budget of bytes.
+
+    Each plan recomputes for less time than the plan before it, and usually saves more bytes.
+    """
     best = recomputed(graphs, ())
     yield best
     names = dict.fromkeys(node.name for graph in graphs for node in graph.nodes if node.name)

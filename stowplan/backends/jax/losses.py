@@ -1,6 +1,7 @@
-"""Functions with a policy, and losses that are marked inside of a training step.
+"""Functions that run with a policy of ``jax.checkpoint``, and losses that are marked inside of a training step.
 
-The policy applies to the loss, while the step around it, which differentiates the loss, stays as it is.
+A policy says which values of a forward pass are saved for the backward pass. It applies to the loss, while the step around it,
+which differentiates the loss, stays as it is.
 """
 
 from __future__ import annotations
@@ -17,9 +18,15 @@ _REPLACEMENT: ContextVar[Callable[[Callable[..., Any], tuple[Any, ...]], Any] | 
 
 
 class marked:  # noqa: N801
-    """Marks the loss that a training step differentiates.
+    """Marks the loss that a training step differentiates; it can be used as a decorator.
 
-    The loss runs unchanged, unless the step is being fitted or runs under :class:`with_policy`.
+    The loss runs unchanged, unless :func:`~stowplan.backends.jax.fit` traces the step, or the step runs under
+    :class:`with_policy`.
+
+    Parameters
+    ----------
+    loss
+        The loss, which returns one float.
     """
 
     def __init__(self, loss: Callable[..., Any]):
@@ -33,14 +40,16 @@ class marked:  # noqa: N801
 
 
 class with_policy:  # noqa: N801
-    """A loss, or a step with marked losses, with a policy. It is a function of the same arguments, and not jitted.
+    """A loss, or a step with marked losses, with a policy. It is a function of the same positional arguments, and not jitted.
+
+    If the function calls marked losses, the policy applies to these; otherwise it applies to the whole function.
 
     Parameters
     ----------
     function
         The loss or the step, not jitted.
     policy
-        A policy, for example from :func:`~stowplan.backends.jax.fit`.
+        A policy, for example from :func:`~stowplan.backends.jax.fit`. With the kind ``as_it_is`` the function runs unchanged.
     """
 
     def __init__(self, function: Callable[..., Any], policy: Policy):
@@ -57,7 +66,10 @@ class with_policy:  # noqa: N801
 
 
 def losses_of(function: Callable[..., Any], arguments: tuple[Any, ...]) -> list[Any]:
-    """The marked losses that a function calls, each traced as a ``program.Loss``."""
+    """Returns the marked losses that a function calls, each traced as a ``program.Loss``, in the order of the calls.
+
+    The list is empty if it calls none. Errors that the function raises while jax traces it are raised.
+    """
     import jax
 
     from stowplan.backends.jax.program import Loss
@@ -94,12 +106,14 @@ def _calls_marked(function: Callable[..., Any], arguments: tuple[Any, ...]) -> b
 
 
 def _run_with_policy(loss: Callable[..., Any], arguments: tuple[Any, ...], policy: Policy) -> Any:
+    """Traces a loss for these arguments and evaluates it with a policy."""
     from stowplan.backends.jax.program import Loss
 
     return Loss(loss, arguments).run(policy, arguments)
 
 
 def _run(function: Callable[..., Any], arguments: tuple[Any, ...], instead: Any) -> Any:
+    """Calls a function; marked losses that it calls are replaced by ``instead``, a function of the loss and its arguments."""
     token = _REPLACEMENT.set(instead)
     try:
         return function(*arguments)

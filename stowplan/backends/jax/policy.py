@@ -1,4 +1,4 @@
-"""Policies of ``jax.checkpoint``, which say what a part of a program saves for its backward pass.
+"""Policies of ``jax.checkpoint``, which say which values a part of a program saves for its backward pass.
 
 They are jax's own policies, and lists of names of values. Jax is imported only when :meth:`Policy.rule` is called.
 """
@@ -9,6 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 
+#: Kinds of policies. ``as_it_is`` adds no policy, and ``everything_again`` saves nothing. ``dots`` saves the results of matrix
+#: products, and ``dots_no_batch`` the results of those without batch dimensions. ``names`` saves the values that the program
+#: has named by ``checkpoint_name``. ``offload_names`` and ``offload_dots`` send the values of ``names`` and ``dots_no_batch``
+#: to the host's memory instead. With ``planned`` stowplan gives a name to each value and chooses among all of them; with
+#: ``planned_own_names`` it chooses among the values that the program has named.
 Kind = Literal[
     "as_it_is",
     "everything_again",
@@ -21,7 +26,8 @@ Kind = Literal[
     "planned_own_names",
 ]
 
-#: Jax's own policies in the order in which they are tried, with the trait of the values that they save (``graph.Node.traits``).
+#: Jax's own policies, each with the trait of the values that it saves or offloads (``graph.Node.traits``). The trait of
+#: ``as_it_is`` is empty, because without a policy all values that the backward pass reads are saved.
 STOCK: dict[Kind, str] = {
     "as_it_is": "",
     "dots": "dots",
@@ -31,12 +37,14 @@ STOCK: dict[Kind, str] = {
     "offload_dots": "dots_no_batch",
 }
 
-#: Policies that are an attribute of ``jax.checkpoint_policies`` without arguments.
+#: Policies that are attributes of ``jax.checkpoint_policies``, by the names of these attributes. The other policies are results
+#: of its functions.
 _PLAIN: dict[Kind, str] = {
     "everything_again": "nothing_saveable",
     "dots": "dots_saveable",
     "dots_no_batch": "dots_with_no_batch_dims_saveable",
 }
+#: Arguments of jax's functions for offloading: from the memory of the device to pinned memory of the host.
 _HOST = {"offload_src": "device", "offload_dst": "pinned_host"}
 
 
@@ -44,8 +52,9 @@ class Policy(msgspec.Struct, frozen=True):
     """A policy of ``jax.checkpoint`` for all parts of a program; ``as_it_is`` leaves the program unchanged."""
 
     kind: Kind
+    """How saved values are selected."""
     names: tuple[str, ...] = ()
-    """Names of the values that are saved, or offloaded to the host."""
+    """Names of the values that are saved, or offloaded to the host; empty for the kinds that select values without names."""
 
     @property
     def is_offloaded(self) -> bool:
@@ -59,7 +68,7 @@ class Policy(msgspec.Struct, frozen=True):
 
     @property
     def is_of_own_names(self) -> bool:
-        """Whether its names are those that the program itself gives to values."""
+        """Whether its names are names that the program itself gives to values, not names of stowplan's."""
         return self.kind in ("names", "offload_names", "planned_own_names")
 
     def is_same(self, other: Policy) -> bool:
@@ -70,24 +79,25 @@ class Policy(msgspec.Struct, frozen=True):
         return self.text == other.text and (self.kind == "planned") == (other.kind == "planned")
 
     def rule(self) -> Any:
-        """The policy as an argument for ``jax.checkpoint``."""
+        """The policy as an argument for ``jax.checkpoint``. There is none for the kind ``as_it_is``: do not call this for
+        it."""
         import jax
 
         if self.kind in _PLAIN:
             return getattr(jax.checkpoint_policies, _PLAIN[self.kind])
-        function, values, named = self._call()
-        return getattr(jax.checkpoint_policies, function)(*values, **named)
+        function, values, keywords = self._call()
+        return getattr(jax.checkpoint_policies, function)(*values, **keywords)
 
     @property
     def text(self) -> str:
-        """The policy as Python code, to paste into a program."""
+        """The policy as Python code, to paste into a program; ``None`` for the kind ``as_it_is``."""
         if self.kind == "as_it_is":
             return "None"
         if self.kind in _PLAIN:
             return f"jax.checkpoint_policies.{_PLAIN[self.kind]}"
-        function, values, named = self._call()
-        given = [*map(repr, values), *(f"{name}={value!r}" for name, value in named.items())]
-        return f"jax.checkpoint_policies.{function}({', '.join(given)})"
+        function, values, keywords = self._call()
+        arguments = [*map(repr, values), *(f"{name}={value!r}" for name, value in keywords.items())]
+        return f"jax.checkpoint_policies.{function}({', '.join(arguments)})"
 
     def _call(self) -> tuple[str, tuple[str, ...], dict[str, Any]]:
         """The function of ``jax.checkpoint_policies`` that makes the policy, and its positional and keyword arguments."""
@@ -99,6 +109,6 @@ class Policy(msgspec.Struct, frozen=True):
         return "save_only_these_names", self.names, {}
 
     def maxtext(self, own_names: tuple[str, ...]) -> list[str]:
-        """Lines of MaxText's configuration; ``own_names`` are the names that the program itself gives to values."""
-        chosen = "offload" if self.is_offloaded else "device"
-        return ["remat_policy: custom", *(f"{name}: {chosen if name in self.names else 'remat'}" for name in own_names)]
+        """Lines of MaxText's configuration, one for each name of ``own_names``, the names that the program itself gives."""
+        action = "offload" if self.is_offloaded else "device"
+        return ["remat_policy: custom", *(f"{name}: {action if name in self.names else 'remat'}" for name in own_names)]

@@ -1,6 +1,8 @@
 """Measures a training step with a policy: bytes by a preview, and cycles by a full compilation.
 
-Both run in child processes, and their results are stored on disk.
+A policy of ``jax.checkpoint`` says which values of the forward pass are saved for the backward pass. A *preview* is a
+compilation that ends once XLA has assigned memory. Previews and compilations run in child processes, and their results are
+stored on disk. A *workload* is a function with the shapes of its arguments, in a form that can be sent to a child process.
 """
 
 from __future__ import annotations
@@ -28,18 +30,25 @@ T = TypeVar("T")
 
 
 class Previews:
-    """Makes previews of workloads in one child process. It is a context manager.
+    """Makes previews in one child process, and full compilations in others. It is a context manager.
 
     Parameters
     ----------
     target
         The machine for which programs are compiled.
     folder
-        Folder in which results are stored and looked up; by default a temporary one.
+        Folder in which results are stored and looked up; None for a temporary one.
     compile_limit
         Seconds for one preview or compilation.
     deadline
         Deadline of all previews and compilations.
+
+    Raises
+    ------
+    UsageError
+        XLA does not compile for the target.
+    MissingDependencyError
+        Jax or libtpu is not installed.
     """
 
     def __init__(self, target: Target, folder: str | Path | None, compile_limit: float, deadline: Deadline):
@@ -50,13 +59,13 @@ class Previews:
         self._versions = versions()
         self._process: CompilingProcess | None = None
         self.previews_made = 0
-        """How many previews were made rather than found."""
+        """How many previews were made rather than found in the folder."""
         self.compiles = 0
-        """How many full compilations were made rather than found."""
+        """How many full compilations were made rather than found in the folder."""
         self.processor_seconds = 0.0
-        """CPU time of previews and compilations."""
+        """CPU time of previews and compilations, in seconds."""
         self.resident_bytes = 0
-        """The peak resident memory of any preview."""
+        """The largest peak resident memory of a preview's process, in bytes."""
 
     def __enter__(self) -> Previews:
         return self
@@ -68,21 +77,26 @@ class Previews:
             self._temporary.cleanup()
 
     def stored(self, training: Training, policy: Policy) -> Record | None:
-        """The stored preview of a training step with a policy; None if there is none."""
-        found = self._store(training, policy).find(result_key({}, self._versions, self._chip.machine), preview=True)
-        return None if found is None else found.record
+        """The stored preview of a training step with a policy; None if there is none. Raises InputError for an unusable
+        folder."""
+        result = self._store(training, policy).find(result_key({}, self._versions, self._chip.machine), preview=True)
+        return None if result is None else result.record
 
     def make(self, training: Training, policy: Policy) -> Record:
-        """Make a preview; the record has the bytes of slow memory, or the compiler's message.
+        """Make a preview; the record has the peak in bytes of slow memory, or the compiler's message if it refused.
 
         Raises
         ------
         CompileError
-            The function cannot be rebuilt in the child process, or that process died.
+            The function cannot be rebuilt in the child process, or that process died or used too much memory.
         UsageError
-            Libtpu does not know the topology, or the mesh does not fit it.
+            The function cannot be sent, libtpu does not know the topology, or the mesh does not fit it.
         TimeLimitError
-            The preview took too long.
+            The preview took longer than ``compile_limit``, or than the deadline allows.
+        MissingDependencyError
+            Cloudpickle is not installed.
+        InputError
+            The result cannot be stored.
         """
         store = self._store(training, policy)
         with store.scratch() as scratch:
@@ -95,15 +109,17 @@ class Previews:
             elif answer.stage in ("place", "import", "trace"):
                 raise not_lowered(answer, training.name, self._chip.machine)
             record = record_of(answer, {}, self._versions, self._chip.machine, _digest(training, policy))
-            # If the process died, that may have been by chance, so the result is not stored.
+            # A process that ended without an answer may succeed the next time, so that its result is not stored.
             if not isinstance(answer, Done) and answer.stage == "end":
                 return record
             return store.keep(scratch, record, preview=True).record
 
     def _store(self, training: Training, policy: Policy) -> WorkloadStore:
+        """The stored results of a training step with a policy."""
         return WorkloadStore(self._folder, training.name, _digest(training, policy))
 
     def _request(self, lower: Lower, compile_request: Compile) -> Any:
+        """Have the child process make one preview; returns its answer."""
         if self._process is None or not self._process.is_alive:
             self._process = CompilingProcess(
                 compiler.CHILD_COMMAND, self._chip.accelerator, compiler.MEMORY_LIMIT, self._compile_limit, lower.workload.name
@@ -114,14 +130,22 @@ class Previews:
         return answer.answers[0]
 
     def compiled(self, training: Training, policy: Policy) -> tuple[int, int]:
-        """Compile in full; returns the cycles with corrected copies, and the bytes of slow memory.
+        """Compile a training step with a policy in full, unless the result is stored.
+
+        Returns
+        -------
+        (int, int)
+            The cycles of one step, as :class:`~stowplan.backends.xla.score.Score` computes them from XLA's estimates; and the
+            peak in bytes of slow memory, 0 if the compiler did not report it.
 
         Raises
         ------
         CompileError
             XLA refused, or its process died.
         TimeLimitError
-            The compilation took too long.
+            The compilation took longer than ``compile_limit``, or than the deadline allows.
+        InputError
+            The compiled module has no estimates of cycles, or the result cannot be stored.
         """
         workload = self.within(lambda: training.workload(policy))
         with Compiler(workload, target=self._target.name, folder=self._folder, compile_limit=self._compile_limit) as compiling:
@@ -134,7 +158,8 @@ class Previews:
             return self.within(lambda: _cycles(result, self._target)), result.record.hbm_bytes
 
     def within(self, run: Callable[[], T]) -> T:
-        """Call a function within the deadline; if there is a deadline, it runs in a thread with the current mesh.
+        """Call a function within the deadline and return its result; with a deadline, it runs in a thread with the current
+        mesh.
 
         Raises
         ------
@@ -155,9 +180,11 @@ class Previews:
 
 
 def _digest(training: Training, policy: Policy) -> str:
+    """A hash of a training step and a policy, under which results are stored."""
     return files.digest({"program": training.identity, "policy": policy})
 
 
 def _cycles(result: Compiled, target: Target) -> int:
+    """Cycles of a compilation: XLA's estimates, except for copies, and the simulated waits for asynchronous copies."""
     scorer = Scorer(scored_program(read_module(result.program_path)), target)
     return scorer.score(scorer.read(result)).total

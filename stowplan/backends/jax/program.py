@@ -1,4 +1,4 @@
-"""A traced loss: finds the parts of it that are planned, gives names to their values, and rebuilds the loss with a policy.
+"""A traced loss: finds the parts of it that get a policy, gives names to their values, and rebuilds the loss with the policy.
 
 An interpreter runs the traced program equation by equation; inner ``jit`` and ``jax.checkpoint`` are inlined. The *parts* are
 the scans if they have most of the work; otherwise the repeated blocks of equations, such as the layers of an unrolled model;
@@ -27,9 +27,10 @@ from stowplan.backends.jax.graph import Graph, Node
 from stowplan.backends.jax.policy import Policy
 from stowplan.hardware.targets import Roofline
 
-#: Equations that are replaced by the program inside of them.
+#: Names of the operators whose equations are replaced by the program inside of them.
 _INLINED = ("jit", "pjit", "closed_call", "core_call", "remat2", "checkpoint")
 
+#: Names of the operators that are matrix products.
 _PRODUCTS = ("dot_general", "conv_general_dilated")
 
 #: Scans or blocks become parts if they have at least this share of all floating-point operations.
@@ -48,16 +49,18 @@ class Part:
     ----------
     name
         Name of the part, which is equal for repetitions of one block.
+    start, stop
+        Indices of its first equation and of the one after its last.
     times
-        How often it runs.
+        How often it runs: the iterations of a scan, or the repetitions of a block.
     reads, writes
         Variables of the program that it reads and writes.
     shapes
         Shapes of the inputs of one run; for a scan, those of one iteration.
     body
-        A function that evaluates one run.
+        A function that evaluates one run: of the values of ``reads`` and a :data:`Renaming`, or None if values get no names.
     scan
-        Parameters of the scan; None for a block.
+        Parameters of the scan's equation; None for a block.
     """
 
     name: str
@@ -76,12 +79,14 @@ class Part:
         def named(*inputs: Any) -> Values:
             return self.body(inputs, _renaming(self.name) if policy.kind == "planned" else None)
 
-        # Inside of a loop, common subexpressions of forward and backward pass cannot be merged, so nothing has to prevent it.
+        # ``prevent_cse`` keeps XLA from merging the recomputation with the forward pass. Inside of a loop XLA cannot merge
+        # them.
         checkpointed: Callable[..., Values] = jax.checkpoint(named, policy=policy.rule(), prevent_cse=self.scan is None)
         return checkpointed
 
     def run(self, values: Values, policy: Policy) -> Values:
-        """Evaluates all runs of the part with a policy."""
+        """Evaluates the part with a policy, all iterations if it is a scan; takes the values of ``reads``, returns
+        ``writes``."""
         checkpointed = self.once(policy)
         if self.scan is None:
             return list(checkpointed(*values))
@@ -97,7 +102,7 @@ class Part:
         return [*last, *stacked]
 
     def graph(self, roofline: Roofline) -> Graph:
-        """The graph of the part's forward pass as it runs before its backward pass, and the values that the latter reads."""
+        """Returns the graph of the part's forward pass, with the values that its backward pass reads."""
         floats = [number for number, shape in enumerate(self.shapes) if _is_float(shape)]
 
         def forward(*inputs: Any) -> Any:
@@ -109,31 +114,34 @@ class Part:
             return jax.vjp(results, *(inputs[number] for number in floats))[1]
 
         jaxpr = _inlined(jax.make_jaxpr(forward)(*self.shapes)).jaxpr
-        maker: dict[Any, int] = {}
+        node_of: dict[Any, int] = {}
         nodes: list[Node] = []
         for number, equation in enumerate(jaxpr.eqns):
-            sources = tuple(dict.fromkeys(maker[var] for var in _variables(equation.invars) if var in maker))
+            sources = tuple(dict.fromkeys(node_of[var] for var in _variables(equation.invars) if var in node_of))
             if equation.primitive.name == "name":
-                source = made_by = jaxpr.eqns[sources[0]] if sources else equation
-                before = sources
-                while made_by.primitive.name == "name" and (before := nodes[before[0]].inputs if before else ()):
-                    made_by = jaxpr.eqns[before[0]]
-                nodes.append(self._named(equation, source, sources, made_by))
+                # A value may be named several times; its producer is the equation before all of them.
+                source = producer = jaxpr.eqns[sources[0]] if sources else equation
+                operands = sources
+                while producer.primitive.name == "name" and (operands := nodes[operands[0]].inputs if operands else ()):
+                    producer = jaxpr.eqns[operands[0]]
+                nodes.append(self._named(equation, source, sources, producer))
             else:
                 nodes.append(Node(_seconds(equation, roofline), sources, flops=_flops(equation)))
-            maker.update(dict.fromkeys(equation.outvars, number))
-        read = dict.fromkeys(var for var in _variables(jaxpr.outvars) if var in maker)
-        return Graph(self.times, tuple(nodes), tuple((maker[var], _bytes(var.aval)) for var in read))
+            node_of.update(dict.fromkeys(equation.outvars, number))
+        read = dict.fromkeys(var for var in _variables(jaxpr.outvars) if var in node_of)
+        return Graph(self.times, tuple(nodes), tuple((node_of[var], _bytes(var.aval)) for var in read))
 
-    def _named(self, equation: Any, source: Any, sources: tuple[int, ...], made_by: Any) -> Node:
+    def _named(self, equation: Any, source: Any, sources: tuple[int, ...], producer: Any) -> Node:
         """The node of an equation that names a value.
 
         Parameters
         ----------
         source
             The equation whose value is named.
-        made_by
-            The equation that computed the value, if ``source`` only names it once more.
+        sources
+            Indices of the nodes that the equation reads.
+        producer
+            The equation that computed the value; it differs from ``source`` if ``source`` names the value as well.
         """
         name, shape = equation.params["name"], equation.outvars[0].aval
         traits = [] if name.startswith(f"{self.name}.") else ["names"]
@@ -141,7 +149,7 @@ class Part:
             traits.append("dots")
         if source.primitive.name == "dot_general" and not any(source.params["dimension_numbers"][1]):
             traits.append("dots_no_batch")
-        line = f"{shape.str_short()} {made_by.primitive.name} {source_info_util.summarize(made_by.source_info)}"
+        line = f"{shape.str_short()} {producer.primitive.name} {source_info_util.summarize(producer.source_info)}"
         return Node(0.0, sources, name, _bytes(shape), tuple(traits), line)
 
 
@@ -153,7 +161,7 @@ class Loss:
     function
         A function for ``jax.make_jaxpr``.
     arguments
-        Trees of arrays, shapes, or tracers.
+        Trees of arrays, shapes, or tracers. Errors that the function raises while jax traces it are raised.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: Sequence[Any]):
@@ -189,7 +197,7 @@ class Loss:
         return [self._block(start, start + length, times) for start in starts] if length else []
 
     def graphs(self, roofline: Roofline) -> list[Graph]:
-        """The forward passes of the parts, one for all repetitions of a block; times are those of a roofline model."""
+        """Returns the forward passes of the parts, one for all repetitions of a block; times are those of a roofline model."""
         different = {part.name: part for part in reversed(self.parts)}
         return [part.graph(roofline) for part in reversed(different.values())]
 
@@ -213,7 +221,7 @@ class Loss:
 
 
 def _scan(name: str, number: int, equation: Any) -> Part:
-    """A part of a scan, which is the equation with this index."""
+    """The part that consists of a scan; ``number`` is the index of its equation."""
     inner = equation.params["jaxpr"]
 
     def body(inputs: Sequence[Any], renaming: Renaming | None) -> Values:
@@ -227,7 +235,14 @@ def _scan(name: str, number: int, equation: Any) -> Part:
 
 
 def repeated(signatures: Sequence[str]) -> tuple[int, int, int]:
-    """Finds the repetition that covers the most items; returns its start, its period, and the number of repetitions."""
+    """Finds the run of equal blocks, one directly after the other, that covers the most items.
+
+    Returns
+    -------
+    (int, int, int)
+        Index of its first item, number of items of a block, and number of blocks. If there are no two equal neighbouring
+        blocks, the result is one block of all items.
+    """
     numbers = np.unique(np.array(signatures, dtype=object), return_inverse=True)[1] if signatures else np.zeros(0, int)
     best, covered = (0, len(numbers), 1), 0
     for period in range(1, len(numbers) // 2 + 1):
@@ -241,12 +256,12 @@ def repeated(signatures: Sequence[str]) -> tuple[int, int, int]:
 
 
 def text_of(traced: Any) -> str:
-    """A traced program as text without memory addresses, which is part of the keys of stored results."""
+    """Returns a traced program as text without memory addresses, which is part of the keys of stored results."""
     return re.sub(r"0x[0-9a-f]+", "0x", str(traced))
 
 
 def has_checkpoints(traced: Any) -> bool:
-    """Whether the program itself contains a ``jax.checkpoint``."""
+    """Whether a traced program itself contains a ``jax.checkpoint``."""
     return "remat2[" in str(traced) or "checkpoint[" in str(traced)
 
 
@@ -269,10 +284,12 @@ def _initial_values(traced: Any, inputs: Iterable[Any]) -> dict[Any, Any]:
 
 
 def _values_of(variables: Iterable[Any], values: dict[Any, Any]) -> Values:
+    """The values of variables and literals."""
     return [var.val if isinstance(var, core.Literal) else values[var] for var in variables]
 
 
 def _variables(variables: Iterable[Any]) -> Iterator[Any]:
+    """The operands or results that are variables, without those that are literals."""
     return (var for var in variables if not isinstance(var, core.Literal))
 
 
@@ -289,15 +306,18 @@ def _evaluate(equations: Sequence[Any], values: dict[Any, Any], renaming: Renami
             results = _values_of(inner.jaxpr.outvars, inside)
         else:
             with source_info_util.user_context(source.traceback, name_stack=stack), equation.ctx.manager:
-                made = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
-                results = list(made) if equation.primitive.multiple_results else [made]
+                output = equation.primitive.bind(*inputs, **equation.primitive.get_bind_params(equation.params))
+                results = list(output) if equation.primitive.multiple_results else [output]
                 if renaming is not None:
                     results = renaming(equation, results)
         values.update(zip(equation.outvars, results, strict=True))
 
 
 def _inner(equation: Any) -> Any:
-    """The closed program that replaces an equation; None if the equation is evaluated as it is."""
+    """The closed program that replaces an equation; None if the equation is evaluated unchanged.
+
+    A ``jit`` with shardings of its own is not replaced, because they would be lost.
+    """
     if equation.primitive.name not in _INLINED:
         return None
     if any(hasattr(sharding, "spec") for sharding in equation.params.get("in_shardings", ())):
@@ -325,10 +345,12 @@ def _is_float(value: Any) -> bool:
 
 
 def _bytes(aval: Any) -> int:
+    """Bytes of an array of this abstract value."""
     return int(math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 0))
 
 
 def _signature(equation: Any) -> str:
+    """Text that is equal for equations with the same operator and the same types of operands and results."""
     return f"{equation.primitive.name} {[str(var.aval) for var in (*equation.invars, *equation.outvars)]}"
 
 
@@ -348,7 +370,7 @@ def _flops(equation: Any) -> int:
 
 
 def _seconds(equation: Any, roofline: Roofline) -> float:
-    """Time of an equation by a roofline model: that of its matrix products or of its bytes, whichever is longer.
+    """Seconds of an equation by a roofline model: the time of its matrix products or of its bytes, whichever is longer.
 
     Matrix products read and write their operands and results; other equations are assumed to be fused and only write results.
     """

@@ -1,4 +1,9 @@
-"""The report about fitting: every policy that was tried, its peak and cycles, and the best one."""
+"""The report about fitting a training step into a memory limit: every policy that was tried, its figures, and the best one.
+
+A policy of ``jax.checkpoint`` says which values of the forward pass are saved for the backward pass. The *peak* is the largest
+number of bytes that the compiled program needs at once. A *preview* is a compilation that ends once XLA has assigned memory,
+and reports the peak.
+"""
 
 from __future__ import annotations
 
@@ -31,28 +36,31 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """A policy with its figures."""
 
     policy: Policy
+    """The policy."""
     saved_bytes: int
-    """Bytes that its parts save, by the plan; offloaded bytes are not included."""
+    """Predicted bytes that are saved for the backward pass; offloaded bytes are not included."""
     recomputed_seconds: float
     """Time of recomputation in one step, by the roofline model of the target."""
     predicted_bytes: int = 0
-    """The predicted peak; 0 if there is no prediction."""
+    """The peak in bytes that was predicted before the preview; 0 if there is no prediction."""
     hbm_bytes: int = 0
-    """The peak that the compiler reports, including arguments and results; 0 if there was no preview."""
+    """The peak in bytes that the compiler reports, including arguments and results; 0 if there is none, because there was no
+    preview or the compiler refused."""
     cycles: int = 0
-    """Cycles of a full compilation, with corrected copies and with transfers to the host; 0 if there was none."""
+    """XLA's estimate of the cycles of one step, from a full compilation; 0 if there was none. Cycles of copies are computed
+    from bytes instead, and the time of transfers to the host is added."""
     recomputed_flops: int = 0
     """Floating-point operations of recomputed matrix products."""
     host_bytes: int = 0
     """Bytes that are offloaded to the host, in one direction."""
     host_seconds: float = 0.0
-    """Time to send them to the host and back, if nothing else runs meanwhile. ``cycles`` include it."""
+    """Seconds to send ``host_bytes`` to the host and back if no other instructions run at that time; ``cycles`` include it."""
     error: str = ""
     """The compiler's message if it refused."""
 
 
 class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A report about the search for a policy."""
+    """A report about the search for a policy; raises InputError if ``best`` is no index of a candidate."""
 
     name: str
     """Name of the function."""
@@ -63,13 +71,14 @@ class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True)
     candidates: tuple[Candidate, ...]
     """The policies that were previewed."""
     best: int
-    """Index of the best policy."""
+    """Index of the best policy in ``candidates``."""
     lines: tuple[str, ...] = ()
-    """Where each value is computed that the best policy saves: name, shape, operator, file and line."""
+    """A line for each value that the best policy saves: its name and shape, and the operator, file and line that compute it."""
     own_names: tuple[str, ...] = ()
     """Names that the program itself gives to values."""
     frontier: tuple[tuple[int, float, int], ...] = ()
-    """Greedy plans, each with its predicted peak, and the seconds and floating-point operations that it recomputes."""
+    """Quick plans that save more and more values. Each is its predicted peak in bytes, the seconds of recomputation in one
+    step, and the floating-point operations of recomputation."""
     previews: int = 0
     """How many previews were made rather than found in the folder."""
     compiles: int = 0
@@ -77,13 +86,13 @@ class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True)
     seconds: float = 0.0
     """Seconds of the search."""
     processor_seconds: float = 0.0
-    """CPU time of previews and compilations."""
+    """CPU time of previews and compilations, in seconds."""
     preview_seconds: float = 0.0
     """Seconds of the longest preview."""
     stop_reason: StopReason = "finished"
     """Why the search ended. ``no_gain``: further previews or compilations would have taken longer than their gain is worth.
-    ``memory``: this machine had too little free memory for another preview. Others: ``time_limit``, ``cancelled``,
-    ``finished``."""
+    ``memory``: this machine had too little free memory for another preview. ``time_limit`` and ``cancelled``: the caller's
+    limit or event ended it. ``finished``: nothing was left to try."""
     notes: tuple[str, ...] = ()
     """Remarks for users."""
     format: str = FORMAT
@@ -135,7 +144,7 @@ class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True)
                     brief(candidate.error, 100) if candidate.error else sent,
                 )
             )
-        head = ("", "policy", "saves:r", "makes again:r", "predicted:r", "peak:r", "cycles:r", "to the host, or error")
+        head = ("", "policy", "saves:r", "recomputes:r", "predicted:r", "peak:r", "cycles:r", "to the host, or error")
         lines += text_table(head, rows)
         lines.extend(f"  note       {note}" for note in self.notes)
         return "\n".join(lines)

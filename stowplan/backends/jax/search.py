@@ -1,8 +1,11 @@
-"""The search for a policy within a memory limit.
+"""The search for a policy of ``jax.checkpoint`` within a memory limit.
 
-Plans of what to save are previewed, and the difference between the predicted and the previewed peak corrects the next plan.
-Jax's own policies are previewed as well. The best policies within the limit are then compiled in full, and the one with the
-fewest cycles wins.
+A policy says which values of the forward pass are saved for the backward pass. A *plan* is a list of values to save, which
+stowplan chooses within a budget of bytes. The *peak* is the largest number of bytes that the compiled program needs at once,
+and a *preview* is a compilation that ends once XLA has assigned memory, and reports the peak. The policy that recomputes
+everything is previewed first, because the peaks of other policies are predicted from its peak. Then plans are previewed, and
+the difference between the predicted and the previewed peak corrects the budget of the next plan. Jax's own policies are
+previewed as well. The best policies within the limit are compiled in full, and the one with the fewest cycles wins.
 """
 
 from __future__ import annotations
@@ -24,23 +27,25 @@ from stowplan.errors import TimeLimitError
 from stowplan.hardware.targets import xla_chip
 from stowplan.process_memory import available
 
-#: Number of previews that are reserved for jax's own policies, if more are allowed.
+#: Maximum number of previews that plans leave for jax's own policies.
 _PREVIEWS_FOR_STOCK = 3
-#: If less than this share of the limit is unused, no further preview is made. The last plan, which no preview can correct,
-#: leaves this share unused.
+#: If a plan leaves less than the first share of the limit unused, no further plan is previewed. The last plan before the
+#: deadline, which no preview can correct, leaves the second share unused.
 _SLACK, _PLAN_MARGIN = 0.02, 0.05
-#: A policy of jax's is previewed if its predicted peak is at most this factor above the limit. Those up to the second factor
-#: are previewed if previews are left in the end.
+#: One of jax's own policies is previewed if its predicted peak is at most the first factor times the limit, because predictions
+#: are some percent off. Policies up to the second factor are previewed last, if previews are left.
 _NEAR_LIMIT, _FAR_FROM_LIMIT = 1.1, 1.5
-#: A plan is expected to lower the peak of recomputing everything by this share, since the few bytes that it saves first spare
-#: the large intermediate values of a softmax. This share of the bytes that are sent to the host is on the device at the peak.
-#: Both were measured on the programs that ``benchmarks.jax_fit`` calls seen.
+#: Without its saved bytes, the peak of a plan is expected to be lower than the peak of recomputing everything, by the first
+#: share: the few bytes that a plan saves first make it unnecessary to recompute the large intermediate values of a softmax. The
+#: second share of the bytes that are sent to the host is assumed to be on the device at the peak. Both were measured on the
+#: programs that ``benchmarks.jax_fit`` tunes its constants on (its *seen* programs).
 _SAVING_OF_A_PLAN, _SENT_AT_PEAK = 0.15, 0.2
 #: If recomputing everything is above the limit, plans with these shares of its peak as their budgets are tried. Saving a few
 #: bytes, such as the sums by which a softmax divides, often lowers the peak.
 SMALL_SHARES = (0.02, 0.05, 0.1, 0.15)
-#: Once a policy is within the limit, a preview or compilation that needs more CPU time (in seconds) than the first number is
-#: made only if it may save more than that over a training run of the second number of seconds.
+#: Once a policy is within the limit, a preview or compilation that needs less CPU time than the first number, in seconds, is
+#: always worth its time. A longer one is worth it only if it may save more time than that in a training run of the second
+#: number of seconds.
 _CHEAP_SECONDS, _TRAINING_SECONDS = 10.0, 3600.0
 #: XLA's cycles may favour a policy by this share of a training step although the roofline model does not; 8 % were measured
 #: (docs/results/xla.md).
@@ -61,9 +66,9 @@ class PolicySearch:
     limit
         Memory limit in bytes.
     previews, compiles
-        The largest numbers of previews and of full compilations.
+        The largest numbers of previews, including stored ones, and of full compilations.
     say
-        Is called with a line before and after each preview and compilation.
+        Is called with a line of progress before and after each preview and compilation.
     own_names
         Whether plans only save values that the program itself has named.
     """
@@ -90,26 +95,33 @@ class PolicySearch:
         self._planned_graphs = [graph.with_own_names for graph in self._graphs] if own_names else self._graphs
         self._host_bandwidth = xla_chip(training.target).host_bandwidth
         self.candidates: list[Candidate] = []
+        """The policies that were previewed."""
         self.notes: list[str] = []
+        """Remarks for users."""
         self._peak_of_recomputing_all = 0
-        """The peak of the policy that recomputes everything."""
+        """The peak in bytes of the policy that recomputes everything; 0 before its preview."""
         self._unsaved_bytes = 0
-        """The peak of the last plan without the bytes that it saves; the budget of the next plan is the limit less this."""
+        """The peak of the last plan without the bytes that it saves; the budget of the next plan is the limit minus this."""
 
     def run(self, first: Policy | None = None) -> None:
         """Preview recomputing everything, then plans and jax's own policies; then compile those within the limit in full.
 
-        The search ends early at the time limit or at Ctrl-C.
+        The search ends early at the time limit or at Ctrl-C. If no policy is within the memory limit at the end, this raises no
+        error, but :meth:`report` does.
 
         Parameters
         ----------
         first
-            A policy to preview before all others.
+            A policy to preview before all others; None if there is none.
 
         Raises
         ------
         CompileError
             XLA refused the program, or the compiling process died, before any policy was within the limit.
+        TimeLimitError
+            One preview took longer than its own limit, before any policy was within the limit.
+        UsageError, MissingDependencyError, InputError
+            See :meth:`Previews.make <stowplan.backends.jax.previews.Previews.make>`.
         KeyboardInterrupt
             Ctrl-C was pressed before any policy was within the limit.
         """
@@ -128,6 +140,7 @@ class PolicySearch:
                 raise
 
     def _preview_all(self, first: Policy | None) -> None:
+        """Preview ``first``, then recomputing everything, plans, and jax's own policies, until no previews or time are left."""
         if first is not None:
             # The search for the largest size may have stored a preview of this policy, which then takes no time.
             self._preview(self._candidate(first, recomputed(self._graphs, first.names)))
@@ -154,11 +167,11 @@ class PolicySearch:
             self._preview(candidate)
 
     def _pays(self, candidate: Candidate, seconds: float, work: float) -> bool:
-        """Whether a preview or compilation is worth its time.
+        """Whether a preview or compilation of a candidate is worth its time.
 
-        It has to end before the deadline, and must be able to gain more than it costs. Its gain is the time that the candidate
-        saves compared with the best policy within the limit, by the roofline model. A candidate whose predicted peak is far
-        above the limit gains nothing. As long as no policy is within the limit, everything is worth its time.
+        It has to end before the deadline, and must be cheap or be able to gain more than it costs. Its gain is the time that
+        the candidate saves compared with the best policy within the limit, by the roofline model. A candidate whose predicted
+        peak is far above the limit gains nothing. As long as no policy is within the limit, every preview is worth its time.
 
         Parameters
         ----------
@@ -194,8 +207,8 @@ class PolicySearch:
     def _report_progress(self, text: str) -> None:
         """Report a line of progress: the time, the text, and the best policy so far."""
         best = self._best()
-        known = f"best so far {best.policy.kind}, {mib(best.hbm_bytes)}" if best else f"none within {mib(self._limit)} so far"
-        self._say(f"[{self._deadline.elapsed:6.1f} s] {text}; {known}")
+        state = f"best so far {best.policy.kind}, {mib(best.hbm_bytes)}" if best else f"none within {mib(self._limit)} so far"
+        self._say(f"[{self._deadline.elapsed:6.1f} s] {text}; {state}")
 
     def start(self) -> int:
         """Preview the policy that recomputes everything; returns its peak, from which other peaks are predicted.
@@ -203,7 +216,7 @@ class PolicySearch:
         Raises
         ------
         CompileError
-            XLA refused the program, or did not report a peak.
+            XLA refused the program, or did not report a peak. Errors of the preview itself are raised as well.
         """
         first = self._preview(self._candidate(Policy("everything_again")), is_needed=True)
         if first.error:
@@ -214,7 +227,11 @@ class PolicySearch:
         return self._peak_of_recomputing_all
 
     def least(self) -> Policy:
-        """The policy with the lowest peak among recomputing everything and small plans."""
+        """Returns the policy with the lowest peak among recomputing everything and the plans of :data:`SMALL_SHARES`.
+
+        It raises the errors of :meth:`start`. If the time is over after the first preview, the plans that were previewed by
+        then are compared.
+        """
         try:
             self.start()
             for part in SMALL_SHARES:
@@ -222,23 +239,23 @@ class PolicySearch:
         except TimeLimitError:
             if not self._peak_of_recomputing_all:
                 raise
-        return min((seen for seen in self.candidates if seen.hbm_bytes), key=lambda seen: seen.hbm_bytes).policy
+        return min((previewed for previewed in self.candidates if previewed.hbm_bytes), key=lambda each: each.hbm_bytes).policy
 
     def peak(self, policy: Policy) -> int:
-        """The peak of a policy by its preview; 0 if the compiler refuses."""
+        """Returns the peak of a policy in bytes, by its preview; 0 if the compiler refuses."""
         return self._preview(self._candidate(policy, recomputed(self._graphs, policy.names))).hbm_bytes
 
-    def _plans(self, kept_back: int) -> None:
+    def _plans(self, reserve: int) -> None:
         """Preview plans; the budget of each follows from the peak of the one before.
 
         Parameters
         ----------
-        kept_back
+        reserve
             How many previews to leave for other policies.
         """
         budget: float = self._limit - self._unsaved_bytes
         low, high = 0, math.inf
-        while self._previews_left > kept_back and (self._has_time(self._preview_seconds) or not self._policies_within_limit()):
+        while self._previews_left > reserve and (self._has_time(self._preview_seconds) or not self._policies_within_limit()):
             # If this may be the last preview before the deadline, the plan leaves a margin, since it could not be corrected.
             is_last = self._deadline.remaining < 3 * self._preview_seconds
             planned = self._plan_within(int(budget - is_last * _PLAN_MARGIN * self._limit))
@@ -277,46 +294,49 @@ class PolicySearch:
         return self._preview(self._candidate(Policy(self._kind, planned.saved), planned), is_needed=True)
 
     def _plan_within(self, budget: int) -> Recomputation:
-        # Planning may take half of the time that remains after a preview.
+        """A plan that saves at most this many bytes. Raises TimeLimitError if the deadline passes first."""
+        # Planning may take half of the time that is left if the time of one preview is set aside.
         spare = max(0.0, self._deadline.remaining - self._preview_seconds)
         seconds = min(PLAN_LIMIT, spare / 2)
         return self._compiler.within(lambda: plan(self._planned_graphs, budget, seconds))
 
     def _stock_candidate(self, kind: Kind, trait: str) -> Candidate | None:
-        """The candidate for a policy of jax's, which saves values with a trait; None if the program has no such value."""
+        """The candidate for a policy of jax's, which saves values with a trait; None if the backward pass reads no such
+        value."""
         if kind == "as_it_is":
             # How much the user's own checkpoints save is not known before a preview.
             size = 0 if self._training.has_own_checkpoints else sum(graph.needed_bytes for graph in self._graphs)
             return self._candidate(Policy(kind), Recomputation(0.0, size, ()))
         names = tuple(dict.fromkeys(name for graph in self._graphs for name in graph.named(trait)))
-        made = recomputed(self._graphs, names)
-        if not made.saved:
+        recomputation = recomputed(self._graphs, names)
+        if not recomputation.saved:
             return None
-        return self._candidate(Policy(kind, names if trait == "names" else ()), made)
+        return self._candidate(Policy(kind, names if trait == "names" else ()), recomputation)
 
-    def _candidate(self, policy: Policy, made: Recomputation | None = None) -> Candidate:
-        made = made or recomputed(self._graphs, ())
-        saved, sent = (0, made.bytes) if policy.is_offloaded else (made.bytes, 0)
+    def _candidate(self, policy: Policy, recomputation: Recomputation | None = None) -> Candidate:
+        """A policy with its predicted figures; without a ``recomputation``, the policy saves nothing."""
+        recomputation = recomputation or recomputed(self._graphs, ())
+        saved, sent = (0, recomputation.bytes) if policy.is_offloaded else (recomputation.bytes, 0)
         return Candidate(
             policy=policy,
             saved_bytes=saved,
-            recomputed_seconds=made.seconds,
-            recomputed_flops=made.flops,
+            recomputed_seconds=recomputation.seconds,
+            recomputed_flops=recomputation.flops,
             predicted_bytes=self._expected_peak(policy, saved, sent) if self._peak_of_recomputing_all else 0,
             host_bytes=sent,
             host_seconds=2 * sent / self._host_bandwidth,
         )
 
     def _expected_peak(self, policy: Policy, saved: int, sent: int) -> int:
-        """The predicted peak of a policy.
+        """The predicted peak in bytes of a policy that saves and sends to the host this many bytes.
 
         For a plan, it follows from the previewed plan that saves the most similar number of bytes; for other policies, from the
         peak of recomputing everything.
         """
         if not policy.is_planned:
             return round(self._peak_of_recomputing_all + saved + _SENT_AT_PEAK * sent)
-        plans = (seen for seen in self.candidates if seen.policy.is_planned and seen.hbm_bytes)
-        nearest = min(plans, key=lambda seen: abs(seen.saved_bytes - saved), default=None)
+        plans = (previewed for previewed in self.candidates if previewed.policy.is_planned and previewed.hbm_bytes)
+        nearest = min(plans, key=lambda previewed: abs(previewed.saved_bytes - saved), default=None)
         return saved + (
             nearest.hbm_bytes - nearest.saved_bytes
             if nearest
@@ -326,13 +346,13 @@ class PolicySearch:
     def _preview(self, candidate: Candidate, *, is_needed: bool = False) -> Candidate:
         """Preview a candidate and return it with its peak, or without one if no preview was made.
 
-        No preview is made if none is left, or if it is not worth its time. A candidate that was previewed before is returned
-        again.
+        No preview is made if none is left, or if it is not worth its time and none is stored. For a policy that was previewed
+        before, the earlier candidate is returned.
 
         Parameters
         ----------
         is_needed
-            Whether to preview it even if that is not worth the time; the same holds if a preview is stored.
+            Whether to make the preview even if it is not worth its time.
         """
         for earlier in self.candidates:
             if earlier.policy.is_same(candidate.policy):
@@ -340,23 +360,23 @@ class PolicySearch:
         policy, seconds = candidate.policy, self._preview_seconds
         if self._previews_left <= 0:
             return candidate
-        kept = self._compiler.stored(self._training, policy)
-        if kept is None and not is_needed and not self._pays(candidate, seconds, self._preview_work):
+        stored_record = self._compiler.stored(self._training, policy)
+        if stored_record is None and not is_needed and not self._pays(candidate, seconds, self._preview_work):
             return candidate
         self._previews_left -= 1
-        if kept is None:
+        if stored_record is None:
             self._report_progress(f"{policy.kind}: preview{f', some {seconds:.0f} s' if seconds else ''}")
         began, worked = self._deadline.elapsed, self._compiler.processor_seconds
-        made = kept or self._compiler.make(self._training, policy)
-        self._preview_seconds = max(seconds, made.seconds, self._deadline.elapsed - began)
+        record = stored_record or self._compiler.make(self._training, policy)
+        self._preview_seconds = max(seconds, record.seconds, self._deadline.elapsed - began)
         self._preview_work = max(self._preview_work, self._compiler.processor_seconds - worked)
-        seen = msgspec.structs.replace(candidate, hbm_bytes=made.hbm_bytes, error=made.error)
-        self.candidates.append(seen)
-        self._report_progress(f"{policy.kind}: {made.error or mib(made.hbm_bytes)} of {mib(self._limit)}")
-        return seen
+        previewed = msgspec.structs.replace(candidate, hbm_bytes=record.hbm_bytes, error=record.error)
+        self.candidates.append(previewed)
+        self._report_progress(f"{policy.kind}: {record.error or mib(record.hbm_bytes)} of {mib(self._limit)}")
+        return previewed
 
     def _policies_within_limit(self) -> list[Candidate]:
-        """The candidates within the limit, those with the least predicted time first."""
+        """The previewed candidates within the limit, by the time that they are predicted to add, the least first."""
         within = (candidate for candidate in self.candidates if 0 < candidate.hbm_bytes <= self._limit and not candidate.error)
         return sorted(within, key=_time_and_bytes)
 
@@ -367,13 +387,13 @@ class PolicySearch:
         return min(compiled, key=lambda candidate: candidate.cycles) if len(compiled) > 1 else next(iter(within), None)
 
     def _compile_finalists(self) -> None:
-        """Compile candidates within the limit in full:
+        """Compile candidates within the limit in full, as long as a compilation is worth its time.
 
-        the best plan, jax's own policies, other plans, and offloads, in this order.
+        The order is: the best plan, recomputing everything, jax's other policies, other plans, and policies that offload.
         """
         within = self._policies_within_limit()
         best_plan = next((candidate for candidate in within if candidate.policy.is_planned), None)
-        # Recomputing everything is predicted to be the slowest, but often is not by XLA's estimates, so it is compiled early.
+        # Recomputing everything is predicted to be slowest. By XLA's estimates it often is not, so that it is compiled early.
         finalists = sorted(
             within,
             key=lambda candidate: (
@@ -383,7 +403,7 @@ class PolicySearch:
                 candidate.policy.kind != "everything_again",
             ),
         )
-        # The time of a full compilation is learned from the first one; until then it is that of a preview, which is shorter.
+        # The first full compilation shows how long one takes; before it, the time of a preview is used, which is shorter.
         seconds, work, compiled = self._preview_seconds, self._preview_work, 0
         if len(finalists) < 2:
             return
@@ -415,16 +435,17 @@ class PolicySearch:
             )
             self._report_progress(f"{kind}: {cycles + sent:,} cycles")
         if compiled < len(finalists):
-            what = f"{compiled} of them were compiled" if compiled else "none was compiled: what makes least again is taken"
+            none = "none was compiled: the one that recomputes least is chosen"
+            what = f"{compiled} of them were compiled" if compiled else none
             self.notes.append(f"{len(finalists)} policies are within the limit, {what}")
 
     def report(self) -> FitReport:
-        """A report about the best policy within the limit and about all others.
+        """Returns a report about the best policy within the limit and about all other policies that were previewed.
 
         Raises
         ------
         TimeLimitError
-            The time limit was reached before a policy was within the memory limit.
+            No policy is within the memory limit, and the time limit was reached or no preview has a peak.
         MemoryLimitError
             No policy that was tried is within the memory limit.
         """
@@ -473,5 +494,5 @@ class PolicySearch:
 
 
 def _time_and_bytes(candidate: Candidate) -> tuple[float, int]:
-    """Key by which candidates are ranked: predicted time that they add, then saved bytes."""
+    """Key by which candidates are ranked: the seconds that they are predicted to add to a step, then saved bytes."""
     return candidate.recomputed_seconds + candidate.host_seconds, candidate.saved_bytes

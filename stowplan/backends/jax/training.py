@@ -1,4 +1,9 @@
-"""A traced training step, that is, a loss with its gradient or a step whose loss is marked, and its form with a policy."""
+"""A traced training step and its form with a policy, which says which values are saved for the backward pass.
+
+The step is either made of a loss, by computing its gradient, or it is the user's own function, in which the loss is marked by
+:class:`~stowplan.backends.jax.losses.marked`. A loss is divided into *parts* that get the policy: its scans, its repeated
+blocks, or all of it (:mod:`stowplan.backends.jax.program`).
+"""
 
 from __future__ import annotations
 
@@ -24,14 +29,24 @@ class Training:
     loss_or_step, arguments, argnums, donated
         See :func:`stowplan.backends.jax.fit`.
     target
-        The machine for which it is compiled.
+        The machine for which it is compiled; its roofline model gives the times of nodes.
     limit
-        Memory limit in bytes; the arguments alone must be below it.
+        Memory limit in bytes; the arguments alone must not exceed it.
+
+    Attributes
+    ----------
+    graphs
+        The graph of the forward pass of each part of the losses, one for all repetitions of a block.
+    identity
+        Text that is equal for equal training steps, for the keys of stored results.
+    has_own_checkpoints
+        Whether the program itself contains a ``jax.checkpoint``.
 
     Raises
     ------
     UsageError
-        The function has no backward pass, or the arguments alone are above the limit.
+        The function has no backward pass, the arguments alone are above the limit, or shardings of the arguments cannot be sent
+        to another process or use several meshes.
     CompileError
         The function cannot be traced.
     """
@@ -52,10 +67,10 @@ class Training:
         self.function = loss_or_step.loss if isinstance(loss_or_step, marked) else loss_or_step
         self.name = getattr(self.function, "__name__", "function")
         self.arguments, self.donated, self.target = tuple(arguments), tuple(donated), target
-        fixed = _argument_bytes(arguments)
-        if fixed > limit:
+        size = _argument_bytes(arguments)
+        if size > limit:
             raise UsageError(
-                f"{self.name}: found a limit of {mib(limit)}, expected more than the arguments alone have, {mib(fixed)}"
+                f"{self.name}: found a limit of {mib(limit)}, expected more than the arguments alone have, {mib(size)}"
             )
         try:
             losses = losses_of(self.function, self.arguments)
@@ -75,10 +90,11 @@ class Training:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Names that the program itself gives to values."""
+        """Names that the program itself gives to values, each once."""
         return tuple(dict.fromkeys(name for graph in self.graphs for name in graph.named("names")))
 
     def _check_loss(self, result: Any) -> None:
+        """Raise UsageError if the result of the function, given by its shape, is not a single float."""
         import jax
         import jax.numpy as jnp
 
@@ -91,7 +107,7 @@ class Training:
             )
 
     def with_policy(self, policy: Policy) -> Callable[..., Any]:
-        """The function that is compiled: the step, or the loss with its gradient, under a policy."""
+        """The function that is compiled, not jitted: the step, or a function that returns the loss and its gradient."""
         planned, argnums = with_policy(self.function, policy), self._argnums
         if argnums is None:
             return planned
@@ -104,7 +120,10 @@ class Training:
         return differentiated
 
     def workload(self, policy: Policy) -> Workload:
-        """The same function as a workload for a compiling process."""
+        """The function of :meth:`with_policy` in a form that can be sent to a compiling process.
+
+        Raises the errors of :func:`~stowplan.backends.xla.workload.of_function`.
+        """
         return of_function(self.with_policy(policy), *self.arguments, donated=self.donated, name=self.name)
 
 

@@ -1,9 +1,10 @@
-"""Speeds of a machine from runs of ``llama-bench``: few parameters, fitted to measured rates, with their error.
+"""Speeds of a machine from runs of ``llama-bench``: a few parameters that are fitted to measured rates, and their error.
 
-Each measurement is one placement with its rate of generation at a depth (tokens before) or of a prompt. By the model, a
-placement takes a sum of terms, each a known number of bytes, operations or layers over an unknown rate; the inverse rates are
-fitted by non-negative least squares of relative errors (Lawson and Hanson 1974). The next measurement is the one whose
-predicted time varies most over the fits that leave one measurement out (a query by committee, Seung et al. 1992).
+Each measurement is a placement with its rate of generation at a *depth*, the number of earlier tokens, or its rate of computing
+a prompt. By the model, the time for a token is a sum of terms. Each term is an *amount*, a known number of bytes, operations,
+transfers or layers, divided by an unknown rate. The inverse rates are fitted by non-negative least squares of relative errors
+(Lawson and Hanson 1974). The next measurement is the one whose predicted time varies most over the fits that leave one
+measurement out (a query by committee, Seung et al. 1992).
 """
 
 from __future__ import annotations
@@ -20,31 +21,33 @@ import numpy as np
 
 from stowplan.backends.llama.flags import CPU, Placement, placement_of
 from stowplan.backends.llama.machine import MIB, Machine, MachineDevice
-from stowplan.backends.llama.model import LanguageModel, read_bytes, spilled_parts
+from stowplan.backends.llama.model import LanguageModel, is_of_experts, read_bytes, spilled_parts
 from stowplan.errors import InputError, StowplanError, UsageError
 
-#: Parameters of each device, the most important first: inverse rates of weights, of the cache, and of prompts; the time of one
-#: transfer between it and the host; a fixed time of each layer. Those that the measurements cannot tell from others before them
-#: are not fitted.
+#: Terms of each device, the most important first. Their parameters are the seconds for a byte of weights, for a byte of cache,
+#: for an operation of a prompt, for a transfer between the device and the host, and for a layer. A term that the measurements
+#: cannot distinguish from the terms before it is not fitted.
 TERMS = ("weight", "cache", "prompt", "hop", "layer")
 
-#: Smallest singular value, relative to the largest, of measurements that tell terms apart.
+#: Measurements distinguish terms if the smallest singular value of the matrix of amounts, whose columns are normalized, is more
+#: than this times the largest.
 APART = 1e-3
 
-#: Two depths at which generation is measured, as parts of the context.
+#: The two depths at which generation is measured, as shares of the context.
 DEPTHS = (0.0, 0.9)
 
-#: Tokens that one measurement of generation generates, and that one of a prompt has.
+#: Number of tokens that a measurement of generation generates, and of tokens in a measured prompt.
 GENERATED, PROMPT = 32, 512
 
-#: Relative error below which more measurements are not worth their time.
+#: If predicted times vary by no more than this share, further measurements are not worth their time.
 ENOUGH = 0.05
 
-#: Rate of what takes no time beside the rest.
+#: Rate, in bytes or operations per second, of a term whose fitted time is zero or too short to be measured.
 UNSEEN = 10**17
 
-#: Times that the largest error of a fit is multiplied by for predictions of other placements; the least error that is stated;
-#: that of a fit without a measurement to spare, which has no error of its own.
+#: The relative error that is stated for predictions of other placements is ``CAUTION`` times the largest error of the fit, and
+#: at least ``LEAST_ERROR``. It is at least ``UNCHECKED_ERROR`` if there are only as many measurements as fitted terms, because
+#: such a fit has hardly any error at the measurements.
 CAUTION, LEAST_ERROR, UNCHECKED_ERROR = 1.5, 0.05, 0.15
 
 
@@ -55,12 +58,13 @@ class Measurement:
     words: tuple[str, ...]
     """Options that place the model: ``-ngl``, ``-ts``, ``-ot``, ``-dev``."""
     prompt: int
-    """Tokens of the prompt; 0 where generation is measured."""
+    """Number of tokens of the prompt; 0 if generation is measured."""
     generated: int
+    """Number of tokens that are generated; 0 if a prompt is measured."""
     depth: int
-    """Tokens before."""
+    """Number of tokens that are in the cache when the measurement begins."""
     rate: float
-    """Tokens in a second."""
+    """Tokens in a second; 0 before the measurement."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +72,31 @@ class Fit:
     """Fitted speeds."""
 
     seconds: dict[tuple[str, str], float]
-    """By device and term: seconds for a byte, an operation, or a layer."""
+    """By the name of the device and the term (see :data:`TERMS`): seconds for a byte, an operation, a transfer, or a layer. A
+    term that was not fitted is missing."""
     error: float
-    """The largest relative error of a measurement."""
+    """The largest relative error of a predicted time over all measurements."""
     has_spare: bool
-    """Whether there are more measurements than fitted terms, so that the error says something."""
+    """Whether there are more measurements than fitted terms. Otherwise ``error`` says nothing about other placements."""
 
 
 def terms_of(model: LanguageModel, placed: Placement, measurement: Measurement) -> dict[tuple[str, str], float]:
-    """Amounts for one token of generation, or of the prompt, by device and term."""
+    """Returns the amounts for one token that is generated, or for one token of the prompt.
+
+    Parameters
+    ----------
+    model
+        The model that is measured.
+    placed
+        The placement that the options of the measurement have as a result.
+    measurement
+        The measurement; its rate is not used.
+
+    Returns
+    -------
+    dict
+        By the name of the device and the term (see :data:`TERMS`): bytes, operations, transfers or layers.
+    """
     amounts: dict[tuple[str, str], float] = {}
 
     def add(device: str, term: str, amount: float) -> None:
@@ -87,44 +107,44 @@ def terms_of(model: LanguageModel, placed: Placement, measurement: Measurement) 
         add(device, "layer", 1.0 / max(1, measurement.prompt))
         if not measurement.prompt:
             add(device, "cache", read_bytes(layer, placed.context, measurement.depth + measurement.generated // 2))
-            # A recurrent state is read and written like weights.
+            # A recurrent state is read and written at the rate of weights.
             add(device, "weight", 2 * layer.cache.state_bytes)
             if device != CPU and any(placed.tensors[tensor.name] == CPU for tensor in layer.tensors):
                 add(device, "hop", 2)
         for tensor in layer.tensors:
-            used = share if "_exps" in tensor.name else 1.0
-            where = placed.tensors[tensor.name]
+            used = share if is_of_experts(tensor) else 1.0
+            memory = placed.tensors[tensor.name]
             if measurement.prompt:
-                add(where, "prompt", 2.0 * tensor.values * used)
+                add(memory, "prompt", 2.0 * tensor.values * used)
             else:
-                add(where, "weight", tensor.bytes * used)
+                add(memory, "weight", tensor.bytes * used)
     if not measurement.prompt:
         used_devices = [device for device in dict.fromkeys(placed.layers) if device != CPU]
         for number, device in enumerate(used_devices):
-            # Activations come to each device, and go on from all but the last.
+            # Activations are transferred to each device, and from each device but the last one.
             add(device, "hop", 1 if number == len(used_devices) - 1 else 2)
     return amounts
 
 
 def fit(model: LanguageModel, machine: Machine, measurements: Sequence[Measurement]) -> Fit:
-    """Fit the speeds of the devices that the measurements use.
+    """Fits the speeds of the devices that the measurements use.
 
     Raises
     ------
     UsageError
-        There is no measurement.
+        There is no measurement, or :func:`~stowplan.backends.llama.flags.placement_of` does not accept its options.
     """
     if not measurements:
         raise UsageError("found no measurement, expected at least one of generation")
-    rows = [_amounts(model, machine, one) for one in measurements]
-    return _fit_rows(rows, np.array([1.0 / one.rate for one in measurements]))
+    rows = [_amounts(model, machine, measurement) for measurement in measurements]
+    return _fit_rows(rows, np.array([1.0 / measurement.rate for measurement in measurements]))
 
 
 def _fit_rows(rows: Sequence[Mapping[tuple[str, str], float]], measured: Any) -> Fit:
-    """Fit the speeds to measurements with these amounts and seconds for a token."""
-    names, matrix = _told_apart(rows, measured)
+    """Fits the speeds to measurements; ``measured`` are their seconds for a token."""
+    names, matrix = _distinguished(rows, measured)
     scale = np.maximum(matrix.max(axis=0), 1e-30)
-    # Not at the top: it takes long to import.
+    # SciPy takes long to import, so it is imported only here.
     from scipy.optimize import nnls
 
     solution, _ = nnls(matrix / measured[:, None] / scale, np.ones(len(rows)))
@@ -133,8 +153,8 @@ def _fit_rows(rows: Sequence[Mapping[tuple[str, str], float]], measured: Any) ->
     return Fit(seconds, float(np.abs(errors).max()), len(rows) > len(names))
 
 
-def _told_apart(rows: Sequence[Mapping[tuple[str, str], float]], measured: Any) -> tuple[list[tuple[str, str]], Any]:
-    """Terms that the measurements tell apart, the most important first, and their amounts, ``[measurements, terms]``."""
+def _distinguished(rows: Sequence[Mapping[tuple[str, str], float]], measured: Any) -> tuple[list[tuple[str, str]], Any]:
+    """The terms that the measurements distinguish, the most important first, and their amounts [measurements, terms]."""
     names: list[tuple[str, str]] = []
     matrix = np.zeros((len(rows), 0))
     for name in sorted({key for row in rows for key in row}, key=lambda key: (TERMS.index(key[1]), key)):
@@ -150,24 +170,24 @@ def _told_apart(rows: Sequence[Mapping[tuple[str, str], float]], measured: Any) 
 
 
 def calibrated(machine: Machine, found: Fit) -> Machine:
-    """The machine with fitted speeds; what was not measured stays as it is."""
+    """Returns the machine with the fitted speeds and the error of predictions; a speed that was not fitted is not changed."""
 
-    def device(one: MachineDevice) -> MachineDevice:
-        def rate(term: str, known: int | None) -> int | None:
-            seconds = found.seconds.get((one.name, term))
+    def device(old: MachineDevice) -> MachineDevice:
+        def rate(term: str, old_rate: int | None) -> int | None:
+            seconds = found.seconds.get((old.name, term))
             if seconds is None:
-                return known
-            # What is fitted as nothing is too fast to be seen beside the rest.
+                return old_rate
+            # The term takes so little time that measurements do not show it.
             return UNSEEN if seconds * UNSEEN < 1.0 else max(1, round(1.0 / seconds))
 
-        weights = rate("weight", one.weight_rate)
-        layer = found.seconds.get((one.name, "layer"), one.layer_ps / 1e12)
-        hop = found.seconds.get((one.name, "hop"), one.link_ps / 1e12)
+        weights = rate("weight", old.weight_rate)
+        layer = found.seconds.get((old.name, "layer"), old.layer_ps / 1e12)
+        hop = found.seconds.get((old.name, "hop"), old.link_ps / 1e12)
         return replace(
-            one,
+            old,
             weight_rate=weights,
-            cache_rate=rate("cache", one.cache_rate) or weights,
-            compute_rate=rate("prompt", one.compute_rate),
+            cache_rate=rate("cache", old.cache_rate) or weights,
+            compute_rate=rate("prompt", old.compute_rate),
             link_ps=round(hop * 1e12),
             layer_ps=round(layer * 1e12),
         )
@@ -177,25 +197,25 @@ def calibrated(machine: Machine, found: Fit) -> Machine:
 
 
 def machine_text(machine: Machine) -> str:
-    """A machine as its TOML file."""
+    """Returns the text of a machine file, which :func:`~stowplan.backends.llama.machine.read_machine` reads."""
 
-    def table(head: str, one: MachineDevice) -> list[str]:
-        lines = [head, f'name = "{one.name}"'] if head == "[[device]]" else [head]
-        lines.append(f"free_mib = {one.free / MIB:.10g}")
-        lines.append(f"margin_mib = {one.margin / MIB:.10g}")
-        if one.compute is not None:
-            lines.append(f"compute_mib = {one.compute / MIB:.10g}")
+    def table(head: str, row: MachineDevice) -> list[str]:
+        lines = [head, f'name = "{row.name}"'] if head == "[[device]]" else [head]
+        lines.append(f"free_mib = {row.free / MIB:.10g}")
+        lines.append(f"margin_mib = {row.margin / MIB:.10g}")
+        if row.compute is not None:
+            lines.append(f"compute_mib = {row.compute / MIB:.10g}")
         for key, value, unit in (
-            ("weight_gbs", one.weight_rate, 1e9),
-            ("cache_gbs", one.cache_rate, 1e9),
-            ("tflops", one.compute_rate, 1e12),
-            ("link_gbs", one.link_rate, 1e9),
+            ("weight_gbs", row.weight_rate, 1e9),
+            ("cache_gbs", row.cache_rate, 1e9),
+            ("tflops", row.compute_rate, 1e12),
+            ("link_gbs", row.link_rate, 1e9),
         ):
             if value is not None:
                 lines.append(f"{key} = {value / unit:.6g}")
-        lines.append(f"link_us = {one.link_ps / 1e6:.6g}")
-        lines.append(f"layer_us = {one.layer_ps / 1e6:.6g}")
-        lines.append(f"copies_weights = {str(one.copies_weights).lower()}")
+        lines.append(f"link_us = {row.link_ps / 1e6:.6g}")
+        lines.append(f"layer_us = {row.layer_ps / 1e6:.6g}")
+        lines.append(f"copies_weights = {str(row.copies_weights).lower()}")
         return [*lines, ""]
 
     lines = [f'name = "{machine.name}"', "", *table("[host]", machine.host)]
@@ -207,57 +227,75 @@ def machine_text(machine: Machine) -> str:
 
 
 def placements(model: LanguageModel, machine: Machine) -> list[tuple[str, ...]]:
-    """Placements that tell speeds apart: all on the host; on each device alone as many layers as it holds, half of them, and as
-    many with their feed-forward parts on the host.
+    """Returns placements whose rates distinguish the speeds of devices, as options of llama.cpp.
+
+    One has the whole model on the host. Up to three more for each device have as many layers on it as it holds, half as many,
+    and as many without their feed-forward networks or experts, which stay on the host.
     """
     count = len(model.layers)
-    found: list[tuple[str, ...]] = [("-ngl", "0", "-dev", "none")]
+    all_words: list[tuple[str, ...]] = [("-ngl", "0", "-dev", "none")]
     spilled = r"\.ffn_(down|gate|up|gate_up)" + ("_(ch)?exps" if model.experts else "") + r"\.weight=CPU"
     for device in machine.devices:
-        room = device.free - device.margin - (512 << 20)
+        # Half a GiB is left for buffers of intermediate results.
+        capacity = device.free - device.margin - (512 << 20)
         layers, size = 0, 0
         for layer in reversed(model.layers):
             size += layer.bytes
-            if size > room:
+            if size > capacity:
                 break
             layers += 1
         parts = sorted({layers, layers // 2} - {0}, reverse=True)
-        found += [("-ngl", str(min(part, count)), "-dev", device.name) for part in parts]
+        all_words += [("-ngl", str(min(part, count)), "-dev", device.name) for part in parts]
         if parts and any(spilled_parts(layer, model.experts) for layer in model.layers):
-            found.append(("-ngl", str(min(parts[0], count)), "-dev", device.name, "-ot", spilled))
-    return found
+            all_words.append(("-ngl", str(min(parts[0], count)), "-dev", device.name, "-ot", spilled))
+    return all_words
 
 
 def next_measurement(
     model: LanguageModel, machine: Machine, done: Sequence[Measurement], choices: Sequence[Measurement]
 ) -> Measurement | None:
-    """The measurement, of those that could be made, on which fits that leave out one of those done agree least.
+    """Returns the measurement that tells most about the speeds.
 
-    None where they agree within :data:`ENOUGH`, or nothing is left to measure.
+    If a measurement would distinguish one more term, the first such measurement is returned. Otherwise each measurement that
+    was made is left out of a fit once, and the measurement is returned on whose time these fits agree least. None is returned
+    if they agree on each time within :data:`ENOUGH`, or if no measurement is left.
+
+    Parameters
+    ----------
+    model, machine
+        The model that is measured, and the machine; only names and free memory of its devices are used.
+    done
+        The measurements that were made.
+    choices
+        The measurements that can be made; those that are in ``done`` are ignored.
+
+    Raises
+    ------
+    UsageError
+        :func:`~stowplan.backends.llama.flags.placement_of` does not accept the options of a measurement.
     """
-    left = [choice for choice in choices if not any(_is_same(choice, one) for one in done)]
-    if not left:
+    remaining = [choice for choice in choices if not any(_is_same(choice, measurement) for measurement in done)]
+    if not remaining:
         return None
-    rows = [_amounts(model, machine, one) for one in done]
-    seconds = [1.0 / one.rate for one in done]
-    apart = len(_told_apart(rows, np.array(seconds))[0]) if rows else 0
+    rows = [_amounts(model, machine, measurement) for measurement in done]
+    seconds = [1.0 / measurement.rate for measurement in done]
+    term_count = len(_distinguished(rows, np.array(seconds))[0]) if rows else 0
     typical = float(np.median(seconds)) if seconds else 1.0
-    others = [_amounts(model, machine, choice) for choice in left]
-    for choice, more in zip(left, others, strict=True):
-        # A speed that no measurement tells from the others comes first.
-        if len(_told_apart([*rows, more], np.array([*seconds, typical]))[0]) > apart:
+    others = [_amounts(model, machine, choice) for choice in remaining]
+    for choice, more in zip(remaining, others, strict=True):
+        if len(_distinguished([*rows, more], np.array([*seconds, typical]))[0]) > term_count:
             return choice
     fits = []
     if len(done) > 1:
         fits = [_fit_rows([*rows[:at], *rows[at + 1 :]], np.delete(seconds, at)) for at in range(len(done))]
     spread = [_spread(amounts, fits) for amounts in others]
-    best = max(range(len(left)), key=lambda at: spread[at])
-    return left[best] if spread[best] > ENOUGH else None
+    best = max(range(len(remaining)), key=lambda at: spread[at])
+    return remaining[best] if spread[best] > ENOUGH else None
 
 
 def _spread(amounts: Mapping[tuple[str, str], float], fits: Iterable[Fit]) -> float:
-    """Relative standard deviation of what fits predict."""
-    times = [sum(amount * found.seconds.get(key, 0.0) for key, amount in amounts.items()) for found in fits]
+    """Relative standard deviation of the times that fits predict for these amounts; infinite if they predict no time."""
+    times = [sum(amount * each.seconds.get(key, 0.0) for key, amount in amounts.items()) for each in fits]
     mean = sum(times) / len(times) if times else 0.0
     if not mean:
         return math.inf
@@ -265,22 +303,43 @@ def _spread(amounts: Mapping[tuple[str, str], float], fits: Iterable[Fit]) -> fl
 
 
 def _is_same(one: Measurement, other: Measurement) -> bool:
+    """Whether two measurements are of the same placement, prompt and depth."""
     return (one.words, one.prompt, one.depth) == (other.words, other.prompt, other.depth)
 
 
 def choices_of(model: LanguageModel, machine: Machine, context: int) -> list[Measurement]:
-    """All measurements that a calibration may make: each placement at two depths, and a prompt."""
-    found = []
+    """Returns all measurements that a calibration may make: for each placement, generation at two depths, and a prompt.
+
+    ``context`` is the number of tokens of the largest context, which limits the depths and the prompt.
+    """
+    choices = []
     for words in placements(model, machine):
         for part in DEPTHS:
             depth = int(part * max(0, context - GENERATED - 1))
-            found.append(Measurement(words, 0, GENERATED, depth, 0.0))
-        found.append(Measurement(words, min(PROMPT, context), 0, 0, 0.0))
-    return found
+            choices.append(Measurement(words, 0, GENERATED, depth, 0.0))
+        choices.append(Measurement(words, min(PROMPT, context), 0, 0, 0.0))
+    return choices
 
 
 def measure(program: str | Path, model: LanguageModel, wanted: Measurement, patience: float = 1800.0) -> Measurement:
-    """Run ``llama-bench`` for one measurement; raises StowplanError where it fails."""
+    """Runs ``llama-bench`` for one measurement; returns the measurement with its rate.
+
+    Parameters
+    ----------
+    program
+        Path of ``llama-bench``.
+    model
+        The model; ``llama-bench`` reads its file.
+    wanted
+        The measurement to make; its rate is ignored.
+    patience
+        Time limit in seconds.
+
+    Raises
+    ------
+    StowplanError
+        The program cannot be run, takes too long, prints no output of ``llama-bench`` (InputError), or measures nothing.
+    """
     value = dict(zip(wanted.words, [*wanted.words[1:], ""], strict=True))
     words = [str(program), "-m", str(model.path), "-o", "json", "-fa", "1", "-r", "3", "-ngl", value.get("-ngl", "99")]
     words += ["-p", str(wanted.prompt), "-n", str(wanted.generated), "-d", str(wanted.depth)]
@@ -298,25 +357,39 @@ def measure(program: str | Path, model: LanguageModel, wanted: Measurement, pati
 
 
 def read_bench(data: str | bytes, source: str) -> list[Measurement]:
-    """What ``llama-bench -o json`` printed; raises InputError where it is something else."""
+    """Reads the output of ``llama-bench -o json``; rows without a positive rate are left out.
+
+    Parameters
+    ----------
+    data
+        The text that the program has printed.
+    source
+        Name of the file or program that it comes from, for messages.
+
+    Raises
+    ------
+    InputError
+        The text is no output of ``llama-bench``.
+    """
     expected = "expected what llama-bench -o json prints"
     try:
         rows = json.loads(data)
     except (ValueError, RecursionError):
         raise InputError(f"found no JSON, {expected}", source=source) from None
-    found = []
+    measurements = []
     for number, row in enumerate(rows if isinstance(rows, list) else [rows]):
         try:
-            found.append(_row(row))
+            measurements.append(_row(row))
         except KeyError as error:
             raise InputError(f"found a row without {error}, {expected}", source=source, place=f"row {number}") from None
         except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
             reason = f"found a row that cannot be read ({error}), {expected}"
             raise InputError(reason, source=source, place=f"row {number}") from None
-    return [one for one in found if one.rate > 0]
+    return [measurement for measurement in measurements if measurement.rate > 0]
 
 
 def _row(row: Mapping[str, Any]) -> Measurement:
+    """The measurement in one row of the output, with its options as llama.cpp's other programs take them."""
     words = ["-ngl", str(int(row["n_gpu_layers"]))]
     devices, shares, overrides = row.get("devices", "auto"), row.get("tensor_split", ""), row.get("tensor_buft_overrides", "")
     if devices not in ("auto", "", None):
@@ -344,23 +417,54 @@ def calibrate(
     known: Sequence[Measurement] = (),
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[Machine, list[Measurement]]:
-    """Measure until the fits agree, or ``most`` measurements are made; the machine with its speeds, and all measurements."""
+    """Measures until the fits agree or ``most`` measurements are made.
+
+    Parameters
+    ----------
+    model
+        The model that is measured.
+    machine
+        The machine, with the names and the free memory of its devices.
+    run
+        Makes a measurement and returns it with its rate, for example by :func:`measure`.
+    context
+        Number of tokens of the largest context, which limits the depths.
+    most
+        Maximum number of measurements, including those in ``known``.
+    known
+        Measurements that were made before. If there are ``most`` or more, nothing is measured.
+    on_progress
+        Is called with a line before each measurement.
+
+    Returns
+    -------
+    (Machine, list of Measurement)
+        The machine with fitted speeds and their error, and all measurements.
+
+    Raises
+    ------
+    UsageError
+        There is no measurement, or :func:`~stowplan.backends.llama.flags.placement_of` does not accept the options of a known
+        one. Errors of ``run`` are raised as well.
+    """
     done, choices = [*known], choices_of(model, machine, context)
     while len(done) < most:
         wanted = next_measurement(model, machine, done, choices)
         if wanted is None:
             break
-        what = f"prompt of {wanted.prompt}" if wanted.prompt else f"generation at depth {wanted.depth}"
-        on_progress(f"measurement {len(done) + 1} of at most {most}: {' '.join(wanted.words)}, {what}")
+        quantity = f"prompt of {wanted.prompt}" if wanted.prompt else f"generation at depth {wanted.depth}"
+        on_progress(f"measurement {len(done) + 1} of at most {most}: {' '.join(wanted.words)}, {quantity}")
         done.append(run(wanted))
     return calibrated(machine, fit(model, machine, done)), done
 
 
 def _amounts(model: LanguageModel, machine: Machine, one: Measurement) -> dict[tuple[str, str], float]:
+    """The amounts of a measurement, by device and term."""
     return terms_of(model, _placed(model, machine, one), one)
 
 
 def _placed(model: LanguageModel, machine: Machine, one: Measurement) -> Placement:
+    """The placement of a measurement, with a context that is as long as the measurement needs."""
     names = [device.name for device in machine.devices]
     tokens = max(256, one.depth + one.prompt + one.generated)
     placed = placement_of(model, one.words, names, [device.free for device in machine.devices])

@@ -1,11 +1,11 @@
-"""llama.cpp's options in files: presets of llama-server, environment variables, a shell script."""
+"""Writes llama.cpp's options as a preset of llama-server, as environment variables, or as a shell script."""
 
 from __future__ import annotations
 
 from stowplan.backends.llama.flags import text_of
 from stowplan.backends.llama.planning import Summary
 
-#: Names of environment variables that llama.cpp reads, and keys of its presets, by option.
+#: From an option to the environment variable and to the key of a preset that llama.cpp reads for it.
 _KEYS = {
     "-c": ("LLAMA_ARG_CTX_SIZE", "ctx-size"),
     "-fa": ("LLAMA_ARG_FLASH_ATTN", "flash-attn"),
@@ -24,7 +24,15 @@ _KEYS = {
 
 
 def emitted(summary: Summary, suffix: str) -> str:
-    """The text of a file: ``.ini``, ``.env`` or ``.sh``."""
+    """Returns the text of a file with the recommended options.
+
+    Parameters
+    ----------
+    summary
+        The recommended placement; ``summary.command`` has its options, each a flag and a value.
+    suffix
+        ``.env`` for environment variables, ``.ini`` for a preset; any other suffix gives a shell script.
+    """
     words = summary.command
     pairs = list(zip(words[::2], words[1::2], strict=True))
     if suffix == ".env":

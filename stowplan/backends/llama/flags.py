@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from stowplan.backends.llama.machine import MARGIN_MIB, MIB
-from stowplan.backends.llama.model import Context, LanguageModel, cache_bytes
+from stowplan.backends.llama.model import CACHE_TYPES, Context, LanguageModel, cache_bytes
 from stowplan.errors import UsageError
 from stowplan.models.llm_placement.plan import Plan, used_devices
 from stowplan.models.llm_placement.problem import HOST, Problem
@@ -51,7 +51,15 @@ _OTHER_PLACERS = ("-cmoe", "--cpu-moe", "-ncmoe", "--n-cpu-moe", "-ncffn", "--n-
 
 
 def command_of(problem: Problem, plan: Plan, context: Context) -> list[str]:
-    """The options for a plan, as a list of the words of a command line."""
+    """Returns the options for a plan, as a list of the words of a command line.
+
+    Parameters
+    ----------
+    problem, plan
+        A problem of LLM placement and a valid plan for it.
+    context
+        Sizes and types of the caches. The size of the micro-batch is taken from the plan instead.
+    """
     used = used_devices(plan.memories)
     offloaded = len(plan.memories) - plan.memories.count(HOST)
     words = _context_words(context, problem.micro_batches[plan.micro_batch].size)
@@ -66,9 +74,15 @@ def command_of(problem: Problem, plan: Plan, context: Context) -> list[str]:
 
 
 def fit_command_of(context: Context, margins: Sequence[int]) -> list[str]:
-    """Options that leave the placement to the runtime's own ``--fit``, as a list of the words of a command line.
+    """Returns options that leave the placement to llama.cpp's own ``--fit``, as a list of the words of a command line.
 
-    ``margins`` are the bytes that stay free on each device, in the runtime's order.
+    Parameters
+    ----------
+    context
+        Sizes and types of the caches, and the size of a micro-batch.
+    margins
+        Bytes that stay free on each device, in llama.cpp's order of devices. They are written only if one of them is not
+        llama.cpp's default of :data:`~stowplan.backends.llama.machine.MARGIN_MIB` MiB, and are rounded up to whole MiB.
     """
     words = [*_context_words(context, context.micro_batch), "--fit", "on"]
     if any(margin != MARGIN_MIB * MIB for margin in margins):
@@ -91,7 +105,7 @@ def _context_words(context: Context, micro_batch: int) -> list[str]:
 
 
 def text_of(words: Sequence[str]) -> str:
-    """Options as a line for a shell, quoted where necessary."""
+    """Returns options as a line for a shell, in which words are quoted if necessary."""
     return shlex.join(words)
 
 
@@ -117,7 +131,8 @@ class Placement:
     """The placement of a model's tensors and caches that results from options."""
 
     devices: list[str]
-    """Names of the devices in use, in order."""
+    """Names of the devices that the options select (all devices without ``-dev``), in the order in which layers are divided
+    among them."""
     layers: list[str]
     """Name of the device of each layer, or CPU for the host. The output layer is the last one."""
     tensors: dict[str, str]
@@ -125,54 +140,58 @@ class Placement:
     context: Context
     """The context: its number of tokens, the types of keys and values, and so on."""
     weights: dict[str, int] = field(default_factory=dict)
-    """Bytes of weights by device."""
+    """Bytes of weights by the name of the device, and of the host under CPU."""
     caches: dict[str, int] = field(default_factory=dict)
-    """Bytes of caches and states by device."""
+    """Bytes of caches and of recurrent states by the name of the device, and of the host under CPU."""
 
 
 def placement_of(model: LanguageModel, words: Sequence[str], names: Sequence[str], free: Sequence[int]) -> Placement:
-    """Find out where options place the tensors of a model, by the rules of llama.cpp.
+    """Computes where options place the tensors of a model, by the rules of llama.cpp.
 
     Parameters
     ----------
     words
         The words of the options. Options that place no tensors are ignored.
     names, free
-        The names of all devices in the runtime's order, and their free bytes. Without ``-ts``, layers are divided among devices
+        The names of all devices in llama.cpp's order, and their free bytes. Without ``-ts``, layers are divided among devices
         in proportion to free bytes.
 
     Raises
     ------
     UsageError
-        A device or buffer does not exist, a value is not a whole number where one is needed, or the options have ``-sm row``,
-        ``-sm tensor`` or another option that places tensors and is not supported.
+        A device, a buffer or a type of the cache does not exist, a value is not the number or the regular expression that its
+        option takes, or an option that places tensors, such as ``-sm row``, is not supported.
     """
-    found = _parsed(words)
-    devices = [*names] if "devices" not in found else [name for name in found["devices"].split(",") if name != "none"]
+    values = _parsed(words)
+    devices = [*names] if "devices" not in values else [name for name in values["devices"].split(",") if name != "none"]
     for name in devices:
         if name not in names:
             raise UsageError(f"found the device {name!r}, expected one of {', '.join(names) or 'none'}")
     count = len(model.layers)
-    layers = _number(found, "layers", -1)
+    layers = _number(values, "layers", -1)
     offloaded = count if layers < 0 else min(layers, count)
-    shares = [float(share) for share in re.split("[,/]", found["shares"])] if "shares" in found else []
+    shares = _shares(values["shares"]) if "shares" in values else []
     if not any(shares):
         shares = [float(free[names.index(name)]) for name in devices]
     shares = [*shares, *[0.0] * len(devices)][: len(devices)]
     memories = split(count, shares, offloaded) if devices else [HOST] * count
     placed = [CPU if memory == HOST else devices[memory - 1] for memory in memories]
     rules = []
-    for rule in found["overrides"].split(",") if "overrides" in found else []:
+    for rule in values["overrides"].split(",") if "overrides" in values else []:
         pattern, _, buffer = rule.rpartition("=")
         if buffer != CPU and buffer not in devices:
             raise UsageError(f"found the buffer {buffer!r} in {rule!r}, expected CPU or a device in use")
-        rules.append((re.compile(pattern), buffer))
+        try:
+            rules.append((re.compile(pattern), buffer))
+        except (re.error, OverflowError, RecursionError) as error:
+            raise UsageError(f"found the pattern {pattern!r} in -ot, expected a regular expression: {error}") from None
     context = Context(
-        tokens=_number(found, "context", model.trained_context),
-        slots=_number(found, "slots", 1),
-        micro_batch=_number(found, "micro_batch", 512),
-        key_type=found.get("key_type", "f16"),
-        value_type=found.get("value_type", "f16"),
+        # The context 0 is the one with which the model was trained.
+        tokens=_number(values, "context", 0, least=0) or model.trained_context,
+        slots=_number(values, "slots", 1, least=1),
+        micro_batch=_number(values, "micro_batch", 512, least=1),
+        key_type=_cache_type(values, "key_type"),
+        value_type=_cache_type(values, "value_type"),
     )
     result = Placement(devices, placed, {}, context)
     result.weights = dict.fromkeys((CPU, *devices), 0)
@@ -181,28 +200,58 @@ def placement_of(model: LanguageModel, words: Sequence[str], names: Sequence[str
     for layer, device in zip(model.layers, placed, strict=True):
         result.caches[device] += cache_bytes(layer, context)
         for tensor in layer.tensors:
-            where = next((buffer for pattern, buffer in rules if pattern.search(tensor.name)), device)
-            result.tensors[tensor.name] = where
-            result.weights[where] += tensor.bytes
+            # The first override that matches the name decides.
+            place = next((buffer for pattern, buffer in rules if pattern.search(tensor.name)), device)
+            result.tensors[tensor.name] = place
+            result.weights[place] += tensor.bytes
     return result
 
 
 def _parsed(words: Sequence[str]) -> dict[str, str]:
-    """The values of the options in :data:`_NAMES`, by the names there; the last value counts."""
-    found: dict[str, str] = {}
+    """The values of the options in :data:`_NAMES`, by the names there; the last value of an option counts.
+
+    Raises UsageError for an option that places tensors but is not supported.
+    """
+    values: dict[str, str] = {}
     for word, value in zip(words, [*words[1:], ""], strict=True):
         if word in ("-sm", "--split-mode") and value in ("row", "tensor"):
             raise UsageError(f"found -sm {value}, expected layers on devices (-sm layer): other splits are not modelled")
         if word in _OTHER_PLACERS:
             raise UsageError(f"found {word}, expected the same placement by -ot (--override-tensor)")
         if word in _NAMES:
-            found[_NAMES[word]] = value
-    return found
+            values[_NAMES[word]] = value
+    return values
 
 
-def _number(found: dict[str, str], name: str, default: int) -> int:
-    """The value of an option as a whole number; raises UsageError if it is none."""
+def _shares(text: str) -> list[float]:
+    """The shares of devices of ``-ts``; raises UsageError if one of them is no number, or is negative or too large."""
     try:
-        return int(found.get(name, default))
+        shares = [float(share) for share in re.split("[,/]", text)]
     except ValueError:
-        raise UsageError(f"found {found[name]!r} for {name.replace('_', ' ')}, expected a whole number") from None
+        shares = [-1.0]
+    # Shares are 32-bit floats in llama.cpp. The comparison is false for NaN, too.
+    if not all(0.0 <= share < 1e38 for share in shares):
+        raise UsageError(f"found {text!r} for -ts, expected numbers of at least 0, such as 3,1")
+    return shares
+
+
+def _cache_type(values: dict[str, str], name: str) -> str:
+    """The type of keys or values in the cache; raises UsageError if there is no such type."""
+    value = values.get(name, "f16")
+    if value not in CACHE_TYPES:
+        raise UsageError(f"found the {name.replace('_', ' ')} {value!r} of the cache, expected one of {', '.join(CACHE_TYPES)}")
+    return value
+
+
+def _number(values: dict[str, str], name: str, default: int, least: int | None = None) -> int:
+    """The value of an option as a whole number, ``default`` without the option.
+
+    Raises UsageError if the value is no whole number, or is less than ``least``.
+    """
+    try:
+        number = int(values.get(name, default))
+    except ValueError:
+        raise UsageError(f"found {values[name]!r} for {name.replace('_', ' ')}, expected a whole number") from None
+    if least is not None and number < least:
+        raise UsageError(f"found {number} for {name.replace('_', ' ')}, expected at least {least}")
+    return number

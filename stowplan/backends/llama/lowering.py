@@ -1,8 +1,11 @@
-"""A model, a machine and a request as a problem of LLM placement.
+"""Makes a problem of LLM placement from a model, a machine and a request.
 
-Generation reads all weights of a layer once in a step, of a mixture the experts that the sequences are expected to choose
-(each token draws ``used`` of ``experts`` at random), and the cache of all tokens before. A prompt is computed in micro-batches:
-each reads the weights once, or computes, whichever takes longer (the roofline model, Williams et al. 2009).
+A *step of generation* computes one token for every slot, that is, for each of the sequences that are generated side by side. It
+reads all weights of a layer once, and the cache of all earlier tokens. In a layer with a mixture of experts, each token uses
+``experts_used`` of ``experts``, which are assumed to be drawn at random; the step reads the number of experts that is expected
+to be drawn by at least one sequence. A prompt is computed in *micro-batches*: groups of tokens that are computed at once. Each
+of them takes as long as reading the weights once or as the arithmetic, whichever is longer (the roofline model, Williams et al.
+2009).
 """
 
 from __future__ import annotations
@@ -18,33 +21,40 @@ from stowplan.errors import UsageError
 from stowplan.frontends.gguf import Tensor
 from stowplan.models.llm_placement.problem import Device, Layer, MicroBatch, Part, Problem
 
-#: Micro-batches that are looked at: the runtime's default first. ``-ub`` of llama.cpp.
+#: Sizes of micro-batches (``-ub`` of llama.cpp) in tokens among which a plan chooses; llama.cpp's default is the first.
 MICRO_BATCHES = (512, 1024, 2048, 4096)
 
-#: Bytes of buffers of intermediate results that are assumed where they were not measured: for each token of a micro-batch
-#: this number of rows of activations in 32-bit floats and a row of logits, and besides a fixed amount.
+#: Assumed sizes of buffers of intermediate results that were not measured. For each token of a micro-batch, the first number of
+#: rows of activations and one row of logits are set aside, all in 32-bit floats. The second number of bytes is added once.
 ESTIMATED_ROWS, ESTIMATED_BYTES = 40, 128 << 20
 
-#: Rate of a device whose speeds are not known: placements are then compared by memory alone.
+#: Rate of a device whose speeds are not known, in bytes or operations per second. It is the same for all devices, so placements
+#: are not distinguished by the speeds of devices.
 UNKNOWN_RATE = 10**9
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the model is run for: every slot has one prompt and generates one answer."""
+    """A request, in which every slot computes one prompt and generates one answer."""
 
     context: int
-    """Tokens of all slots together that fit in the cache."""
+    """Number of tokens for which the caches of all slots together have room."""
     prompt: int
-    """Tokens of a prompt."""
+    """Number of tokens of a prompt."""
     generate: int
-    """Tokens of an answer."""
+    """Number of tokens of an answer."""
     slots: int = 1
+    """Number of sequences that are generated side by side."""
     key_type: str = "f16"
+    """Type of keys in the cache, as ``-ctk`` takes it."""
     value_type: str = "f16"
+    """Type of values in the cache, as ``-ctv`` takes it."""
 
     def check(self, model: LanguageModel) -> None:
-        """Raise UsageError where the request cannot be."""
+        """Raise UsageError if a slot has room for fewer tokens than its prompt and its answer have.
+
+        It is also raised if a slot has room for more tokens than the model was trained with.
+        """
         each = self.context // self.slots
         if self.prompt + self.generate > each:
             raise UsageError(
@@ -64,18 +74,25 @@ def problem_of(
     micro_batches: Sequence[int] = MICRO_BATCHES,
     compute: Mapping[tuple[str, int], int] | None = None,
 ) -> Problem:
-    """The problem of placing a model for a request.
+    """Returns the problem of placing a model on a machine for a request.
 
     Parameters
     ----------
     micro_batches
-        Choices of tokens that are computed at once, the runtime's default first. Those that change nothing are left out.
+        Sizes of micro-batches in tokens among which the plan chooses, llama.cpp's default first. Sizes for which the next
+        smaller one already holds the whole prompt are left out.
     compute
-        Measured bytes of buffers of intermediate results, by device name and micro-batch.
+        Measured bytes of buffers of intermediate results, by the name of the device and the size of the micro-batch in tokens.
+        For a device that is missing, the bytes are taken from the machine file, or are estimated.
+
+    Raises
+    ------
+    UsageError
+        See :meth:`Request.check`.
     """
     request.check(model)
     sizes = [size for at, size in enumerate(micro_batches) if at == 0 or micro_batches[at - 1] < request.prompt]
-    # The prompts of all slots are computed.
+    # All slots have a prompt, so that the batches have the tokens of all of them.
     batches = [_micro_batch(size, request.prompt * request.slots) for size in sizes]
     layers = [_layer(model, layer, request, batches) for layer in model.layers[:-1]]
     output = _output(model.layers[-1], batches)
@@ -95,24 +112,29 @@ def problem_of(
 
 
 def _micro_batch(size: int, prompt: int) -> MicroBatch:
+    """The micro-batches of at most ``size`` tokens in which ``prompt`` tokens are computed, as equal as possible.
+
+    Without a prompt (0 tokens) there is no micro-batch.
+    """
     batches = -(-prompt // size)
     return MicroBatch(size=size, tokens=-(-prompt // batches) if batches else 0, batches=batches)
 
 
 def _layer(model: LanguageModel, layer: ModelLayer, request: Request, batches: Sequence[MicroBatch]) -> Layer:
+    """A repeated layer of the problem."""
     context = Context(request.context, request.slots, key_type=request.key_type, value_type=request.value_type)
     spilled = spilled_parts(layer, model.experts)
-    apart = {tensor.name for tensors in spilled.values() for tensor in tensors}
-    fixed = [tensor for tensor in layer.tensors if tensor.name not in apart]
-    # A window's cache grows with the micro-batch: the largest that is chosen from.
+    spillable_names = {tensor.name for tensors in spilled.values() for tensor in tensors}
+    fixed_tensors = [tensor for tensor in layer.tensors if tensor.name not in spillable_names]
+    # The cache of a layer with a window grows with the micro-batch, so that room for the largest one is set aside.
     largest = max(batch.size for batch in batches)
-    own = _part(model, "", fixed, request, batches, False)
+    fixed_part = _part(model, "", fixed_tensors, request, batches, False)
     # A recurrent state is read and written at the rate of weights, once for each sequence.
     state = 2 * layer.cache.state_bytes * request.slots
-    own = msgspec.structs.replace(own, step_bytes=own.step_bytes + state)
+    fixed_part = msgspec.structs.replace(fixed_part, step_bytes=fixed_part.step_bytes + state)
     return Layer(
         name=layer.name,
-        fixed=own,
+        fixed=fixed_part,
         spillable=tuple(
             _part(model, name, tensors, request, batches, bool(model.experts)) for name, tensors in spilled.items()
         ),
@@ -124,7 +146,7 @@ def _layer(model: LanguageModel, layer: ModelLayer, request: Request, batches: S
 
 
 def _mean_read(layer: ModelLayer, context: Context, prompt: int, generate: int) -> int:
-    """Bytes of cache that a step reads, in the mean over the answer."""
+    """Bytes of its cache that a layer reads for one sequence in a step, in the mean over all steps of the answer."""
     window = layer.cache.window
     if not window or prompt + generate <= window:
         return read_bytes(layer, context, prompt + generate // 2)
@@ -136,10 +158,13 @@ def _mean_read(layer: ModelLayer, context: Context, prompt: int, generate: int) 
 def _part(
     model: LanguageModel, name: str, tensors: Sequence[Tensor], request: Request, batches: Sequence[MicroBatch], is_expert: bool
 ) -> Part:
+    """The part of a layer that consists of these tensors; ``is_expert`` says whether they hold experts, of which only those
+    that some token uses are read."""
     size, values = sum(tensor.bytes for tensor in tensors), sum(tensor.values for tensor in tensors)
     used, every = (model.experts_used, model.experts) if is_expert else (1, 1)
 
     def read(tokens: int) -> int:
+        """Expected bytes of the experts that at least one of this many tokens chooses."""
         return round(size * (1 - (1 - used / every) ** tokens)) if used < every else size
 
     return Part(
@@ -152,7 +177,8 @@ def _part(
 
 
 def _output(layer: ModelLayer, batches: Sequence[MicroBatch]) -> Layer:
-    """Of a prompt, only the last token's logits are computed: one in each batch."""
+    """The output layer of the problem. It computes logits for the last token of a micro-batch only, so that it does the work of
+    one token for each micro-batch."""
     values = sum(tensor.values for tensor in layer.tensors)
     part = Part(
         bytes=layer.bytes,
@@ -166,7 +192,11 @@ def _output(layer: ModelLayer, batches: Sequence[MicroBatch]) -> Layer:
 def _device(
     device: MachineDevice, model: LanguageModel, sizes: Sequence[int], compute: Mapping[tuple[str, int], int] | None
 ) -> Device:
+    """A device of the problem."""
+
     def buffers(size: int) -> int:
+        """Bytes of buffers of intermediate results for micro-batches of this size: measured, from the machine file, or
+        estimated."""
         if compute is not None and (device.name, size) in compute:
             return compute[device.name, size]
         if device.compute is not None:
@@ -189,5 +219,8 @@ def _device(
 
 
 def estimated_compute(model: LanguageModel, micro_batch: int) -> int:
-    """Bytes that are set aside for intermediate results where they were not measured."""
+    """Returns the bytes that are set aside on a device for intermediate results if they were not measured.
+
+    ``micro_batch`` is the number of tokens that are computed at once.
+    """
     return ESTIMATED_BYTES + micro_batch * 4 * (ESTIMATED_ROWS * model.embedding + model.vocabulary)

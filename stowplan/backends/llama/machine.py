@@ -18,8 +18,8 @@
     [calibration]
     error = 0.08             # relative error of predicted request times
 
-``stowplan llm calibrate`` writes such a file from measurements. Speeds may be left out: then only memory is known.
-``docs/reference/llm-placement.md`` lists all keys and their defaults.
+``stowplan llm calibrate`` writes such a file from measurements. If a file has no speeds, only the memory of the machine is
+known. ``docs/reference/llm-placement.md`` lists all keys and their defaults.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from stowplan import files
 from stowplan.errors import InputError, naming
 from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, decode_toml
 
+#: Bytes of a MiB.
 MIB = 1 << 20
 
 #: MiB that stay free on each device by default. llama.cpp's option ``--fit`` leaves as much free.
 MARGIN_MIB = 1024
 
-#: The keys of a device that are speeds or times. For each: its default, or None if it has none, and the factor that converts
-#: its value to the unit of the problem, which is bytes or operations per second for a speed and picoseconds for a time.
+#: The keys of a device that are speeds or times. Each has its default, None if there is none, and the factor that converts its
+#: value to the unit of the problem: bytes or operations per second for a speed, and picoseconds for a time.
 _SPEEDS: dict[str, tuple[float | None, float]] = {
     "weight_gbs": (None, 1e9),
     "cache_gbs": (None, 1e9),
@@ -48,6 +49,7 @@ _SPEEDS: dict[str, tuple[float | None, float]] = {
     "link_us": (20.0, 1e6),
     "layer_us": (0.0, 1e6),
 }
+#: All other keys of a device.
 _OTHERS = ("name", "free_mib", "margin_mib", "compute_mib", "copies_weights")
 
 
@@ -56,12 +58,14 @@ class MachineDevice:
     """A device, or the host. A rate that is not known is None."""
 
     name: str
+    """Its name in llama.cpp; ``CPU`` for the host."""
     free: int
     """Free memory in bytes."""
     margin: int
     """Bytes of the free memory that must not be used."""
     compute: int | None
-    """Bytes of the buffers of intermediate results, for the smallest micro-batch; None if they are to be estimated."""
+    """Bytes of the buffers of intermediate results, for the smallest size of micro-batches (tokens of a prompt that are
+    computed at once). None if they are to be estimated."""
     weight_rate: int | None
     """Bytes of weights that it reads in a second while it generates tokens."""
     cache_rate: int | None
@@ -69,7 +73,7 @@ class MachineDevice:
     compute_rate: int | None
     """Floating-point operations in a second while it computes prompts."""
     link_rate: int
-    """Bytes in a second between it and the host."""
+    """Bytes that the link between the device and the host transfers in a second."""
     link_ps: int
     """Fixed latency of a transfer to or from the host, in ps. The time that its bytes take at ``link_rate`` is added to it."""
     layer_ps: int
@@ -85,22 +89,25 @@ class MachineDevice:
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices in the order in which llama.cpp numbers them, and the host."""
+    """A machine that runs language models."""
 
     name: str
+    """Name of the machine, for people."""
     host: MachineDevice
+    """The CPU with its RAM."""
     devices: tuple[MachineDevice, ...]
+    """The devices, without the host, in llama.cpp's order."""
     error: float | None
-    """Relative error of predicted request times; None for a machine that was not calibrated."""
+    """Relative error of predicted request times, 0.08 for 8 %; None for a machine that was not calibrated."""
 
     @property
     def unmeasured(self) -> list[str]:
-        """Names of devices whose speeds are not known."""
+        """Names of the devices, the host among them, whose speeds are not known."""
         return [device.name for device in (self.host, *self.devices) if not device.is_measured]
 
 
 def read_machine(path: str | Path) -> Machine:
-    """Read a machine file.
+    """Reads a machine file.
 
     Raises
     ------
@@ -114,7 +121,7 @@ def read_machine(path: str | Path) -> Machine:
 
 
 def machine_of(document: Mapping[str, Any], name: str, source: str | Path | None = None) -> Machine:
-    """The machine that a decoded machine file describes.
+    """Returns the machine that a decoded machine file describes.
 
     Parameters
     ----------
@@ -175,6 +182,7 @@ def _device(row: Mapping[str, Any], place: str, source: str | Path | None) -> Ma
         raise InputError(f"found copies_weights {copies!r}, expected true or false", source=source, place=place)
 
     def rate(key: str) -> int | None:
+        """A speed for each second as a whole number, at least 1; None if it is not known."""
         value = speeds[key]
         return None if value is None else max(1, round(value * _SPEEDS[key][1]))
 

@@ -1,8 +1,8 @@
-"""A language model as llama.cpp places it: layers with the bytes of their tensors, and of caches for a context.
+"""A language model as llama.cpp places it: its layers, with the bytes of their tensors and of their caches for a context.
 
-Which buffers llama.cpp allocates is written down here as rules for each architecture, from ``src/llama-kv-cache*.cpp``,
-``llama-memory-recurrent.cpp`` and ``src/models`` (llama.cpp of November 2026). An architecture whose bytes were not compared
-with the runtime's is refused.
+For each architecture, rules say which buffers llama.cpp allocates. They follow ``src/llama-kv-cache*.cpp``,
+``llama-memory-recurrent.cpp`` and ``src/models`` of llama.cpp (November 2026). If the bytes by these rules were not compared
+with those that llama.cpp reports for an architecture, models of the architecture are refused.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from stowplan.errors import InputError, UsageError, brief
 from stowplan.frontends.gguf import GgufFile, Tensor, read_gguf
 
-#: Bytes of one value of a cache, as a fraction: by the name of the type that ``-ctk`` and ``-ctv`` take.
+#: Bytes of one value of a cache, as (numerator, denominator), by the name of the type that ``-ctk`` and ``-ctv`` take.
 CACHE_TYPES: dict[str, tuple[int, int]] = {
     "f32": (4, 1),
     "f16": (2, 1),
@@ -28,22 +28,22 @@ CACHE_TYPES: dict[str, tuple[int, int]] = {
     "iq4_nl": (18, 32),
 }
 
-#: Contexts, and windows, are rounded up to multiples of this many tokens.
+#: Contexts and windows are rounded up to multiples of this many tokens.
 CONTEXT_STEP = 256
 
-#: Tensors of a layer that may stay on the host alone, by the suffix of their names, in the order in which they are spilled.
-#: With ``down`` and ``gate`` there and ``up`` on the device, the runtime would split the layer twice, and move activations
-#: four times.
+#: Parts of a layer that may stay on the host although the rest of the layer is on a device, by the suffix of their names, in
+#: the order in which they are spilled. The order avoids that ``down`` and ``gate`` are on the host with ``up`` on the device:
+#: llama.cpp would then split the layer twice, and move activations four times.
 SPILLED = ("down", "up", "gate", "gate_up")
 
-#: Keys of an architecture that are a whole number, or a list with one for each layer.
+#: Keys of an architecture whose value is a whole number, or a list with a number for each layer.
 _NUMBERS_OF_LAYERS = (
     "attention.head_count",
     "attention.head_count_kv",
     "attention.sliding_window_pattern",
     "expert_used_count",
 )
-#: Keys that are a whole number.
+#: Keys whose value is a whole number.
 _NUMBERS = (
     "attention.key_length",
     "attention.key_length_mla",
@@ -58,7 +58,7 @@ _NUMBERS = (
     "ssm.inner_size",
     "ssm.state_size",
 )
-#: Limit on these numbers.
+#: The numbers of all these keys must be smaller than this.
 _LARGEST = 1 << 40
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.(.*)")
 _DENSE = re.compile(r"ffn_(down|gate|up|gate_up)\.(?:weight|bias)")
@@ -71,15 +71,16 @@ class Architecture(NamedTuple):
     window_pattern: int = 0
     """Number of consecutive layers of which all but the last have a sliding window; 0 if no layer has one."""
     window: int | None = None
-    """The window where the file has none; None where the file without one has no windows."""
+    """The window in tokens if the file does not state one; None if layers then have no window."""
     recurrent: Literal["no", "all", "interval", "no heads", "every layer too"] = "no"
-    """Which layers have a recurrent state: none; all; all but each n-th (``full_attention_interval``); those without key-value
-    heads; each layer, beside its cache."""
+    """Which layers have a recurrent state. ``no``: none. ``all``: all layers. ``interval``: all but each n-th layer, where n is
+    the key ``full_attention_interval``. ``no heads``: layers without key-value heads. ``every layer too``: all layers, in
+    addition to their key-value caches."""
     latent: bool = False
-    """Keys and values share one compressed row (multi-head latent attention)."""
+    """Whether keys and values share one compressed row (multi-head latent attention)."""
 
 
-#: The architectures whose bytes were compared with those that the runtime reports (docs/results/llm.md).
+#: The architectures for which bytes were compared with those that llama.cpp reports (docs/results/llm.md).
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(),
     "qwen2": Architecture(),
@@ -100,102 +101,116 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 @dataclass(frozen=True)
 class Cache:
-    """What a layer keeps of the tokens before."""
+    """The cache of a layer: keys and values of earlier tokens, or a recurrent state, or both."""
 
     key_values: int = 0
-    """Numbers of a key, for each token."""
+    """How many numbers of keys are kept for each token."""
     value_values: int = 0
-    """Numbers of a value, for each token."""
+    """How many numbers of values are kept for each token."""
     window: int = 0
-    """Tokens that it looks back at most; 0 for all."""
+    """Number of earlier tokens that the layer reads at most (sliding window); 0 for all."""
     state_bytes: int = 0
-    """Bytes of a recurrent state, for each sequence."""
+    """Bytes of the recurrent state of each sequence."""
 
 
 @dataclass(frozen=True)
 class ModelLayer:
-    """A layer of the model, or its output."""
+    """A repeated layer of the model, or the output layer."""
 
     name: str
+    """``blk.N`` for the repeated layer N, counted from 0; ``output`` for the output layer."""
     tensors: tuple[Tensor, ...]
+    """The weights of the layer."""
     cache: Cache = Cache()
+    """The cache of the layer; the output layer has none."""
     attention_flops: int = 0
-    """Operations of attention for each pair of a token and a token before it."""
+    """Floating-point operations of attention for each pair of a token and an earlier token."""
 
     @property
     def bytes(self) -> int:
-        """Of all tensors."""
+        """Bytes of all tensors of the layer."""
         return sum(tensor.bytes for tensor in self.tensors)
 
 
 @dataclass(frozen=True)
 class LanguageModel:
-    """A model in the order in which it is computed."""
+    """A language model of a GGUF file."""
 
     path: Path
+    """The file."""
     name: str
+    """Name of the model, for people."""
     architecture: str
+    """A key of :data:`ARCHITECTURES`."""
     layers: tuple[ModelLayer, ...]
-    """The repeating layers, then the output layer."""
+    """The repeated layers in the order in which they are computed, then the output layer."""
     input_bytes: int
-    """Bytes of tensors that stay on the host: the input embeddings."""
+    """Bytes of tensors that belong to no layer and stay on the host, above all the input embeddings."""
     embedding: int
-    """Numbers of the activations of one token between layers."""
+    """How many numbers the activations of one token between two layers have."""
     experts: int
+    """How many experts each layer has; 0 if the model is no mixture of experts."""
     experts_used: int
+    """How many experts of a layer compute each token."""
     trained_context: int
+    """Largest context with which the model was trained, in tokens; 0 if the file does not state it."""
     vocabulary: int
+    """How many tokens the vocabulary has; 0 if the file has no input embeddings."""
 
     @property
     def bytes(self) -> int:
-        """Of all weights."""
+        """Bytes of all weights."""
         return self.input_bytes + sum(layer.bytes for layer in self.layers)
 
 
 @dataclass(frozen=True)
 class Context:
-    """What caches are allocated for."""
+    """The options on which the size of caches depends."""
 
     tokens: int
-    """Tokens of all sequences together, as ``-c`` takes them."""
+    """Number of tokens of all sequences together (``-c``)."""
     slots: int = 1
-    """Sequences side by side, as ``-np`` takes them."""
+    """Number of sequences that are generated side by side (``-np``)."""
     micro_batch: int = 512
+    """Number of tokens of a prompt that are computed at once (``-ub``)."""
     key_type: str = "f16"
+    """Type of keys in the cache (``-ctk``), a key of :data:`CACHE_TYPES`."""
     value_type: str = "f16"
+    """Type of values in the cache (``-ctv``), a key of :data:`CACHE_TYPES`."""
 
     @property
     def each(self) -> int:
-        """Tokens of one sequence, rounded up as the runtime does."""
+        """Number of tokens of one sequence, rounded up as llama.cpp does."""
         total = _padded(self.tokens)
         return total if self.slots == 1 else _padded(total // self.slots)
 
     @property
     def total(self) -> int:
-        """Tokens for which rows are allocated."""
+        """Number of tokens of all sequences for which rows are allocated."""
         return self.each * self.slots
 
 
 def read_model(path: str | Path) -> LanguageModel:
-    """Read a GGUF file as a model.
+    """Reads a GGUF file as a model.
 
     Raises
     ------
     InputError
-        As :func:`stowplan.frontends.gguf.read_gguf`; or a key that every model has is missing.
+        :func:`stowplan.frontends.gguf.read_gguf` raises it; a key that the architecture needs is missing or is no whole number;
+        or the file has too few tensors, or no output layer.
     UsageError
-        The architecture's bytes were not compared with the runtime's.
+        Models of the architecture are refused, because its bytes were not compared with those that llama.cpp reports.
     """
     return model_of(read_gguf(path))
 
 
 def model_of(file: GgufFile) -> LanguageModel:
-    """A header as a model; see :func:`read_model` for what it raises."""
+    """Returns the model of a header; raises the errors of :func:`read_model`, except those of reading the file."""
     name = file.architecture
     if name not in ARCHITECTURES:
-        known = ", ".join(ARCHITECTURES)
+        names = ", ".join(ARCHITECTURES)
         raise UsageError(
-            f"{file.path}: found the architecture {name!r}, whose bytes in llama.cpp are not known; expected one of {known}"
+            f"{file.path}: found the architecture {name!r}, whose bytes in llama.cpp are not known; expected one of {names}"
         )
     blocks, embedding = _whole(file, "block_count"), _whole(file, "embedding_length")
     count = blocks - (_whole(file, "nextn_predict_layers") if file.get("nextn_predict_layers") else 0)
@@ -209,7 +224,7 @@ def model_of(file: GgufFile) -> LanguageModel:
     for tensor in file.tensors:
         match = _BLOCK.match(tensor.name)
         if match is not None:
-            # Layers that predict further tokens are not loaded.
+            # llama.cpp does not load the layers that predict further tokens.
             if int(match[1]) < count:
                 tensors[int(match[1])].append(tensor)
         elif tensor.name.startswith("output"):
@@ -222,7 +237,7 @@ def model_of(file: GgufFile) -> LanguageModel:
     if not any(tensor.name == "output.weight" for tensor in output):
         if embeddings is None:
             raise InputError("found neither output.weight nor token_embd.weight", source=file.path)
-        # Tied embeddings: the output layer has a copy of its own.
+        # The model ties its input and output embeddings. llama.cpp then allocates a copy of them for the output layer.
         output.append(embeddings)
     layers = []
     for number, own in enumerate(tensors):
@@ -243,7 +258,7 @@ def model_of(file: GgufFile) -> LanguageModel:
 
 
 def cache_bytes(layer: ModelLayer, context: Context) -> int:
-    """Bytes that the runtime allocates for the cache and state of a layer."""
+    """Returns the bytes that llama.cpp allocates for the cache of a layer, for all slots together."""
     cache = layer.cache
     rows = context.each
     if cache.window:
@@ -254,14 +269,21 @@ def cache_bytes(layer: ModelLayer, context: Context) -> int:
 
 
 def read_bytes(layer: ModelLayer, context: Context, live: int) -> int:
-    """Bytes of its cache that a layer reads for one token of one sequence, with ``live`` tokens before it."""
+    """Returns the bytes of its keys and values that a layer reads for one token of a sequence with ``live`` earlier tokens.
+
+    A recurrent state is not included.
+    """
     cache = layer.cache
     tokens = min(live, cache.window) if cache.window else live
     return (_typed(cache.key_values, context.key_type) + _typed(cache.value_values, context.value_type)) * tokens
 
 
 def spilled_parts(layer: ModelLayer, experts: int) -> dict[str, list[Tensor]]:
-    """Tensors of a layer that may stay on the host alone, by part, in the order in which they are spilled."""
+    """Returns the parts of a layer that may stay on the host alone, each with its tensors, in the order of :data:`SPILLED`.
+
+    They are the experts of a mixture, and otherwise the matrices of the feed-forward network. ``experts`` is the number of
+    experts, 0 for a model without.
+    """
     pattern = _EXPERTS if experts else _DENSE
     parts: dict[str, list[Tensor]] = {}
     for name in SPILLED:
@@ -273,7 +295,14 @@ def spilled_parts(layer: ModelLayer, experts: int) -> dict[str, list[Tensor]]:
     return parts
 
 
+def is_of_experts(tensor: Tensor) -> bool:
+    """Returns whether a tensor holds the weights or biases of a layer's experts, of which each token reads only some."""
+    block = _BLOCK.match(tensor.name)
+    return block is not None and _EXPERTS.fullmatch(block[2]) is not None
+
+
 def _cache(file: GgufFile, number: int) -> Cache:
+    """The cache of a repeated layer, by the rules of its architecture."""
     kind = ARCHITECTURES[file.architecture]
     heads = int(_at(file.get("attention.head_count_kv", file.get("attention.head_count", 0)), number))
     state = 0
@@ -312,7 +341,8 @@ def _cache(file: GgufFile, number: int) -> Cache:
 
 
 def _attention_flops(file: GgufFile, number: int) -> int:
-    """Two products for each pair of tokens and head."""
+    """Floating-point operations of attention in a layer for each pair of tokens: each head multiplies queries with keys, and
+    weights with values."""
     heads = int(_at(file.get("attention.head_count", 0), number) or 0)
     if not heads:
         return 0
@@ -322,20 +352,24 @@ def _attention_flops(file: GgufFile, number: int) -> int:
 
 
 def _typed(values: int, name: str) -> int:
+    """Bytes of this many numbers of a cache type."""
     size, block = CACHE_TYPES[name]
     return values * size // block
 
 
 def _padded(tokens: int) -> int:
+    """A number of tokens, rounded up to a multiple of CONTEXT_STEP."""
     return -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
 
 
 def _at(value: object, number: int) -> int:
+    """The value of a key for a layer; the key has one number for all layers, or a list of numbers."""
     return int(value[number]) if isinstance(value, list) else int(value or 0)  # type: ignore[call-overload]
 
 
 def _check_numbers(file: GgufFile, layers: int) -> None:
-    """Raises InputError if a key of the architecture is no whole number, and no list with one for each layer."""
+    """Raise InputError if a key of the architecture is no whole number, nor, where that is allowed, a list with a number for
+    each layer."""
     for key in _NUMBERS + _NUMBERS_OF_LAYERS:
         value, may_be_list = file.get(key, 0), key in _NUMBERS_OF_LAYERS
         is_list = may_be_list and isinstance(value, list) and len(value) >= layers
@@ -350,6 +384,7 @@ def _check_numbers(file: GgufFile, layers: int) -> None:
 
 
 def _whole(file: GgufFile, key: str) -> int:
+    """The value of a key of the architecture; raises InputError if it is missing or no whole number."""
     value = file.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"found {value!r}, expected a whole number", source=file.path, place=f"{file.architecture}.{key}")

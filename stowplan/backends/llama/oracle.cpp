@@ -1,7 +1,8 @@
-// Says what llama.cpp allocates for placements, without loading any data: `oracle MODEL.gguf [HOST:PORT,HOST:PORT]`.
+// Reports how many bytes llama.cpp allocates for placements, without loading the weights: `oracle MODEL.gguf [HOST:PORT,...]`.
 //
-// A line of standard input is one placement, its fields apart by tabs: -ngl, -ts, -ot, -c, -ub, -dev, -np, -ctk, -ctv. The answer
-// is a line: for each buffer its name and the bytes of weights, caches and intermediate results, apart by tabs, buffers by ';'.
+// Each line of standard input is one placement. Its fields are the values of -ngl, -ts, -ot, -c, -ub, -dev, -np, -ctk and -ctv,
+// separated by tabs. The answer to a placement is one line. For each buffer it has the name and the bytes of weights, of caches
+// and of intermediate results, separated by tabs; a ';' ends each buffer. The answer begins with FAILED if there is an error.
 #include "ggml-backend.h"
 #include "llama-ext.h"
 #include "llama.h"

@@ -15,7 +15,7 @@ from pathlib import Path
 from stowplan.backends.llama.machine import Machine
 from stowplan.errors import StowplanError
 
-#: Time limit of one answer in seconds.
+#: Time limit of :meth:`Oracle.ask` in seconds for each of the placements that it is called with.
 PATIENCE = 120.0
 
 
@@ -33,7 +33,7 @@ class Oracle:
     """Addresses of llama.cpp's RPC servers, which lend devices of other machines."""
 
     def ask(self, placements: Sequence[Sequence[str]]) -> list[dict[str, tuple[int, int, int]]]:
-        """For each list of options: the bytes of weights, caches and intermediate results, by the name of the buffer.
+        """Returns, for each list of options, the bytes of weights, caches and intermediate results by the name of the buffer.
 
         Raises
         ------
@@ -58,12 +58,15 @@ class Oracle:
         return [parse(row, self.program) for row in rows]
 
     def compute_bytes(self, words: Sequence[str]) -> dict[str, int]:
-        """Bytes of intermediate results under these options by the name of the device, or ``CPU`` for the host."""
-        found: dict[str, int] = {}
+        """Returns the bytes of intermediate results with these options, by the name of the device; ``CPU`` is the host.
+
+        Raises StowplanError as :meth:`ask` does.
+        """
+        bytes_of: dict[str, int] = {}
         for name, (_, _, compute) in self.ask([words])[0].items():
             device = device_of(name)
-            found[device] = found.get(device, 0) + compute
-        return found
+            bytes_of[device] = bytes_of.get(device, 0) + compute
+        return bytes_of
 
 
 def _line(words: Sequence[str]) -> str:
@@ -86,18 +89,18 @@ def _line(words: Sequence[str]) -> str:
 
 def parse(text: str, program: Path) -> dict[str, tuple[int, int, int]]:
     """Reads one answer of the program; raises StowplanError if it has no bytes of buffers."""
-    found = {}
+    bytes_of = {}
     for part in text.split(";"):
         words = part.split("\t")
         if len(words) == 4:
-            found[words[0].strip()] = (int(words[1]), int(words[2]), int(words[3]))
-    if not found:
+            bytes_of[words[0].strip()] = (int(words[1]), int(words[2]), int(words[3]))
+    if not bytes_of:
         raise StowplanError(f"{program}: says {text[:80]!r}, expected bytes of buffers")
-    return found
+    return bytes_of
 
 
 def device_of(buffer: str) -> str:
-    """The device to which a buffer of this name belongs.
+    """Returns the name of the device to which a buffer of this name belongs.
 
     It is ``CPU`` for buffers of the CPU, and for buffers of the host that a device can read directly (``CUDA_Host``, for
     example).

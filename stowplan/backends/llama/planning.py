@@ -1,4 +1,9 @@
-"""The plan of a model on a machine for a request, beside llama.cpp's own ``--fit``, and whether it is worth using."""
+"""Plans a model on a machine for a request, and compares the plan with the placement of llama.cpp's own option ``--fit``.
+
+The plan is recommended only if its predicted time is shorter by more than predictions may err; otherwise ``--fit`` is
+recommended. The *oracle* is a program built with llama.cpp's libraries, which reports how many bytes llama.cpp allocates for a
+placement. A *machine file* describes the devices of a machine (:mod:`stowplan.backends.llama.machine`).
+"""
 
 from __future__ import annotations
 
@@ -29,16 +34,18 @@ from stowplan.units import format_ps
 
 FORMAT = "stowplan.llama.plan"
 
-#: Part of a request's time from which a prompt on several devices is refused: they compute it side by side.
+#: If a prompt takes more than this share of a request's time on several devices, the request is refused. The devices compute
+#: the prompt as a pipeline, which the prediction does not cover.
 MOST_PROMPT = 0.5
 
-#: Times that a plan is made again with larger buffers, where the runtime asks for more than was set aside.
+#: Maximum number of plans in one call with an oracle; another plan is made if llama.cpp needs larger buffers of intermediate
+#: results than were set aside.
 REPAIRS = 4
 
-#: Seconds that a plan gets at least.
+#: Minimum time limit of each search in seconds, in a call with an oracle.
 LEAST_SECONDS = 0.5
 
-#: What the parts of a request's time are called.
+#: Names of the parts of a request's time, for people.
 PARTS = {
     "device_weights": "weights on devices",
     "host_weights": "weights on the host",
@@ -49,70 +56,92 @@ PARTS = {
 
 
 class DeviceUse(msgspec.Struct, frozen=True):
-    """Bytes of one device, or of the host."""
+    """How the memory of a device, or of the host, is used; all sizes are in bytes."""
 
     name: str
+    """Name of the device; ``CPU`` for the host."""
     layers: int
+    """How many layers are placed on it."""
     weights: int
+    """Size of the weights on it."""
     cache: int
+    """Size of the caches of its layers."""
     compute: int
-    """Buffers of intermediate results: measured, or set aside."""
+    """Size of the buffers of intermediate results, as llama.cpp reports or as it was estimated."""
     free: int
-    """What is left of its memory, the margin among it."""
+    """Size of its free memory that the placement does not use. The margin, which must stay free, is included."""
 
 
 class Summary(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What was planned for a model, a machine and a request."""
+    """The recommended placement of a model on a machine for a request.
+
+    Times are predicted, in picoseconds. All times are None if the speeds of the machine are not known.
+    """
 
     model: str
+    """Name of the model."""
     architecture: str
+    """Name of its architecture in the GGUF file."""
     machine: str
+    """Name of the machine."""
     context: int
+    """Number of tokens for which the caches of all slots together have room."""
     prompt: int
+    """Number of tokens of the prompt of each slot."""
     generate: int
+    """Number of tokens of the answer of each slot."""
     slots: int
+    """Number of sequences that are generated side by side."""
     recommended: Literal["plan", "fit"]
-    """Whose options ``command`` has: the plan's, or those of ``--fit``, which is llama.cpp's default."""
+    """Whether ``command`` has the options of the plan, or leaves the placement to llama.cpp's ``--fit``."""
     reason: str
+    """Why this is recommended, in one line for people."""
     command: tuple[str, ...]
-    """Options for llama.cpp, one entry a word."""
+    """Options for llama.cpp; each entry is a word of a command line."""
     request_ps: int | None
-    """Time of the request with ``command``; None where the machine's speeds are not known."""
+    """Time of the request with ``command``."""
     plan_ps: int | None
-    """With the plan."""
+    """Time of the request with the plan."""
     fit_ps: int | None
-    """With ``--fit``; None also where it fits nothing."""
+    """Time of the request with the placement of ``--fit``; None also if ``--fit`` finds no placement."""
     bound_ps: int | None
-    """Proven: no placement takes less, by the model of the machine."""
+    """Proven lower bound on the time of every placement, by the model of the machine; None also if nothing is proven."""
     is_proven: bool
+    """Whether it is proven that no placement takes less time than the plan."""
     error: float | None
-    """Relative error of predicted times, as calibration found it."""
+    """Relative error of predicted times, from the calibration of the machine; None if it was not calibrated."""
     devices: tuple[DeviceUse, ...]
+    """The host and all devices."""
     parts: dict[str, int]
-    """What the time consists of, in picoseconds."""
+    """The parts of ``request_ps`` by name, in picoseconds; empty if times are not known."""
     fit_parts: dict[str, int]
+    """The parts of ``fit_ps`` by name, in picoseconds; empty if that time is not known."""
     unknown: tuple[str, ...]
-    """What was assumed."""
+    """One line for each assumption of the predictions, and for each warning of the search."""
     file: str = ""
-    """Path of the model."""
+    """Path of the model file."""
     format: str = FORMAT
     version: int = 1
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A plan with all that it was made of."""
+    """The recommended placement, with the inputs and the result of the search."""
 
     summary: Summary
+    """The placement as options, with its figures."""
     model: LanguageModel
+    """The model."""
     machine: Machine
+    """The machine."""
     problem: Problem
+    """The problem of LLM placement."""
     plan: Plan
-    """The placement that is recommended."""
+    """The recommended placement, as a plan of the problem."""
     fit: Plan | None
-    """The placement of ``--fit``; None where it finds none."""
+    """The placement of ``--fit``; None if it finds none."""
     result: Result | None
-    """Of solving; None where the machine's speeds are not known."""
+    """The result of the search; None if the speeds of the machine are not known."""
 
 
 def plan(
@@ -131,43 +160,58 @@ def plan(
     cancel: threading.Event | None = None,
     on_progress: Callable[[str], None] = lambda text: None,
 ) -> Planned:
-    """Place a model on a machine for a request.
+    """Places a model on a machine for a request.
 
     Parameters
     ----------
     model
         A GGUF file. If the model is split into several files, the first one.
     machine
-        A machine file (:mod:`stowplan.backends.llama.machine`).
+        A machine, or the path of a machine file. If the speeds of the machine or their error are not known, nothing is
+        searched, and the placement of ``--fit`` is recommended.
     context
-        Tokens that the caches of all slots hold together.
+        Number of tokens for which the caches of all slots together have room.
     prompt, generate
-        Tokens of the prompt and of the answer of each slot.
+        Number of tokens of the prompt and of the answer of each slot.
     slots
-        Sequences side by side.
+        Number of sequences that are generated side by side, 1 or more.
     key_type, value_type
-        Types of the cache, as ``-ctk`` and ``-ctv`` take them. They change what the model says, so that no other is tried.
+        Types of the cache, as ``-ctk`` and ``-ctv`` take them. No other types are tried, because the answers of the model
+        depend on them.
     micro_batches
-        Choices of ``-ub``, llama.cpp's default first.
+        Sizes of micro-batches (``-ub``) in tokens among which the plan chooses, llama.cpp's default first.
     oracle
-        A program built from ``oracle.cpp`` with the runtime itself, which says how large its buffers are. Without it they are
-        estimated.
+        Path of the oracle, which is built from ``oracle.cpp``. If it is None, the sizes of buffers of intermediate results are
+        taken from the machine file, or are estimated.
     options
-        Time limit and other options of the search.
+        Time limit, candidates, seed, workers and determinism of the search; other options are ignored. None means 10 s with
+        heuristic and exact candidates.
     cancel
-        Setting it returns the best plan so far.
+        Ends the search once it is set; the best plan so far is returned.
     on_progress
-        Called with lines about the progress.
+        Is called with a line each time before the oracle is started.
+
+    Returns
+    -------
+    Planned
+        The recommended placement. Its options were read back, and place the model as the plan does.
 
     Raises
     ------
-    InputError, UsageError
-        A file that cannot be read, a request that cannot be, or one that the model of the machine does not cover.
+    InputError
+        A file cannot be read or is invalid.
+    UsageError
+        An argument is invalid, or the architecture is not supported. The context is too small for the request, or larger than
+        that of the model. A prompt takes too large a share of the request on several devices.
+    DoesNotFitError
+        It is proven that the model does not fit on the machine, or ``--fit`` finds no placement and nothing was searched.
+    TimeLimitError
+        No plan was found within the time limit.
     StowplanError
-        Nothing fits, or no plan was found within the limit.
+        The oracle cannot be used, or llama.cpp needed larger buffers for each of several plans than were set aside.
     """
     language = read_model(model)
-    made = machine if isinstance(machine, Machine) else read_machine(machine)
+    machine_data = machine if isinstance(machine, Machine) else read_machine(machine)
     for name in (key_type, value_type):
         if name not in CACHE_TYPES:
             raise UsageError(f"found the cache type {name!r}, expected one of {', '.join(CACHE_TYPES)}")
@@ -179,39 +223,42 @@ def plan(
     request = Request(context, prompt, generate, slots, key_type, value_type)
     if oracle is not None and not os.access(oracle, os.X_OK):
         raise UsageError(f"found the oracle {str(oracle)!r}, expected a program built from stowplan's oracle.cpp")
-    measure = None if oracle is None else Oracle(Path(oracle), language.path, made)
+    measure = None if oracle is None else Oracle(Path(oracle), language.path, machine_data)
     compute: dict[tuple[str, int], int] = {}
-    if made.unmeasured or made.error is None:
-        return _by_memory(language, made, request, micro_batches[:1])
-    chosen = options or Options(time_limit=10.0, candidates=("heuristic", "exact"))
-    left = chosen.time_limit
+    if machine_data.unmeasured or machine_data.error is None:
+        return _by_memory(language, machine_data, request, micro_batches[:1])
+    search_options = options or Options(time_limit=10.0, candidates=("heuristic", "exact"))
+    remaining = search_options.time_limit
     for _ in range(REPAIRS):
-        problem = problem_of(language, made, request, micro_batches, compute)
+        problem = problem_of(language, machine_data, request, micro_batches, compute)
         result = solve(
             problem,
-            # Some is kept for another plan, in case that the runtime's buffers are larger than was assumed.
-            time_limit=left if measure is None else max(left / 2, LEAST_SECONDS),
-            candidates=chosen.candidates or ("heuristic", "exact"),
-            seed=chosen.seed,
-            workers=chosen.workers,
-            deterministic=chosen.deterministic,
+            # A part of the time is left for another plan, in case llama.cpp's buffers are larger than was assumed.
+            time_limit=remaining if measure is None else max(remaining / 2, LEAST_SECONDS),
+            candidates=search_options.candidates or ("heuristic", "exact"),
+            seed=search_options.seed,
+            workers=search_options.workers,
+            deterministic=search_options.deterministic,
             cancel=cancel,
         )
-        left -= result.seconds
+        remaining -= result.seconds
         if result.plan is None:
             raise _nothing_fits(problem, result)
-        own = fit_plan(problem)
+        baseline = fit_plan(problem)
         if measure is None:
-            return _judged(language, made, request, problem, result, result.plan, own, False)
+            return _judged(language, machine_data, request, problem, result, result.plan, baseline, False)
         on_progress("asking the runtime for the size of its buffers")
-        grown = [_grown(problem, placed, measure, request, compute) for placed in (result.plan, own) if placed is not None]
+        grown = [_grown(problem, placed, measure, request, compute) for placed in (result.plan, baseline) if placed is not None]
         if not any(grown):
-            return _judged(language, made, request, problem, result, result.plan, own, True)
+            return _judged(language, machine_data, request, problem, result, result.plan, baseline, True)
     raise StowplanError(f"the runtime asks for larger buffers than were set aside, in {REPAIRS} plans one after the other")
 
 
 def _by_memory(model: LanguageModel, machine: Machine, request: Request, sizes: Sequence[int]) -> Planned:
-    """What ``--fit`` places, where speeds are not known."""
+    """The placement of ``--fit``, which is recommended if the speeds of the machine or their error are not known.
+
+    Raises DoesNotFitError if ``--fit`` finds no placement.
+    """
     problem = problem_of(model, machine, request, sizes)
     placed = fit_plan(problem)
     if placed is None:
@@ -232,22 +279,37 @@ def _judged(
     problem: Problem,
     result: Result,
     best: Plan,
-    own: Plan | None,
+    baseline: Plan | None,
     is_measured: bool,
 ) -> Planned:
-    """The best plan, or the placement of ``--fit``, ``own``, if the plan does not gain more than predictions may err."""
+    """Recommends the best plan, or the placement of ``--fit`` if the plan does not gain more than predictions may err.
+
+    Parameters
+    ----------
+    best, baseline
+        The best plan, and the placement of ``--fit``; None if ``--fit`` finds none.
+    is_measured
+        Whether the oracle has reported the sizes of buffers.
+
+    Raises
+    ------
+    UsageError
+        A prompt takes too large a share of the request on several devices, with either placement.
+    """
     error = machine.error or 0.0
     placed: Plan = best
     recommended: Literal["plan", "fit"] = "plan"
-    if own is None:
+    if baseline is None:
         reason = "--fit finds no placement for this context"
-    elif own.objective <= best.objective * (1 + error):
-        placed, recommended = own, "fit"
-        gain = own.objective / best.objective - 1
+    elif baseline.objective <= best.objective * (1 + error):
+        placed, recommended = baseline, "fit"
+        gain = baseline.objective / best.objective - 1
         reason = f"the best placement would gain {gain:.1%}, no more than the error of predictions, {error:.0%}: --fit is kept"
     else:
-        reason = f"{own.objective / best.objective:.2f} times as fast as what --fit places, by the speeds that were measured"
-    for other in (best, own):
+        reason = (
+            f"{baseline.objective / best.objective:.2f} times as fast as what --fit places, by the speeds that were measured"
+        )
+    for other in (best, baseline):
         if other is not None and _is_pipelined(problem, other):
             raise UsageError(
                 f"found a prompt of {request.prompt} tokens, which takes {_prompt_share(problem, other):.0%} of the request on "
@@ -261,22 +323,26 @@ def _judged(
         problem,
         placed,
         best,
-        own,
+        baseline,
         recommended,
         reason,
         is_measured,
         result,
     )
-    return Planned(summary, model, machine, problem, placed, own, result)
+    return Planned(summary, model, machine, problem, placed, baseline, result)
 
 
 def _is_pipelined(problem: Problem, plan: Plan) -> bool:
-    """Whether devices would compute a prompt side by side, and that counts: all layers on several devices, nothing spilled."""
+    """Whether several devices would compute a prompt as a pipeline, and the prompt takes much of the request.
+
+    They do so if the prompt has several micro-batches, all layers are on devices, and no part of a layer is spilled.
+    """
     is_whole = HOST not in plan.memories and not any(plan.spilled) and len(used_devices(plan.memories)) > 1
     return is_whole and problem.micro_batches[plan.micro_batch].batches > 1 and _prompt_share(problem, plan) > MOST_PROMPT
 
 
 def _prompt_share(problem: Problem, plan: Plan) -> float:
+    """Share of the request's time that its prompt takes."""
     return times_of(problem, plan).prompt / max(1, plan.objective)
 
 
@@ -287,20 +353,29 @@ def _summary(
     problem: Problem,
     placed: Plan,
     best: Plan | None,
-    own: Plan | None,
+    baseline: Plan | None,
     recommended: Literal["plan", "fit"],
     reason: str,
     is_measured: bool,
     result: Result | None = None,
 ) -> Summary:
+    """The summary of a recommended placement; its options are read back and compared with the placement.
+
+    Parameters
+    ----------
+    placed
+        The recommended placement.
+    best, baseline
+        The best plan, and the placement of ``--fit``; None if there is none.
+    """
     size = problem.micro_batches[placed.micro_batch].size
     context = Context(request.context, request.slots, size, request.key_type, request.value_type)
     words = flags.command_of(problem, placed, context)
     checked = _checked(model, machine, problem, placed, words)
     if recommended == "fit":
-        # The runtime's own placement, not our copy of its rules, which may differ by a layer.
+        # The options leave the placement to llama.cpp, because the one computed here may differ from llama.cpp's by a layer.
         words = flags.fit_command_of(context, [device.margin for device in machine.devices])
-    known = best is not None
+    has_times = best is not None
     unknown = [] if is_measured else ["sizes of the buffers of intermediate results were estimated; --oracle asks the runtime"]
     unknown += [f"{name} has no measured speed" for name in machine.unmeasured]
     unknown += result.warnings if result is not None else ()
@@ -316,45 +391,46 @@ def _summary(
         recommended=recommended,
         reason=reason,
         command=tuple(words),
-        request_ps=placed.objective if known else None,
+        request_ps=placed.objective if has_times else None,
         plan_ps=None if best is None else best.objective,
-        fit_ps=None if own is None or not known else own.objective,
+        fit_ps=None if baseline is None or not has_times else baseline.objective,
         bound_ps=bound,
         is_proven=best is not None and bound == best.objective,
         error=machine.error,
         devices=tuple(_uses(problem, placed, checked)),
-        parts=times_of(problem, placed)._asdict() if known else {},
-        fit_parts=times_of(problem, own)._asdict() if own is not None and known else {},
+        parts=times_of(problem, placed)._asdict() if has_times else {},
+        fit_parts=times_of(problem, baseline)._asdict() if baseline is not None and has_times else {},
         unknown=tuple(unknown),
         file=str(model.path),
     )
 
 
 def _checked(model: LanguageModel, machine: Machine, problem: Problem, placed: Plan, words: Sequence[str]) -> flags.Placement:
-    """What the options mean, read from their text; raises StowplanError where that is not the plan."""
+    """The placement that results from options; raises StowplanError if it is not that of the plan."""
     devices = machine.devices
-    meant = flags.placement_of(model, words, [device.name for device in devices], [device.free for device in devices])
+    read_back = flags.placement_of(model, words, [device.name for device in devices], [device.free for device in devices])
     names = [device.name for device in problem.memories]
-    if meant.layers != [names[memory] for memory in placed.memories]:
+    if read_back.layers != [names[memory] for memory in placed.memories]:
         raise StowplanError(f"the options {flags.text_of(words)} do not place the layers as the plan does")
     weights = used_bytes(problem, placed.memories, placed.spilled)
     weights[HOST] += problem.host_bytes
     for layer, memory in zip(problem.layers, placed.memories, strict=True):
         weights[memory] -= layer.cache_bytes
-    for name, size in meant.weights.items():
+    for name, size in read_back.weights.items():
         expected = weights[names.index(name)]
         if expected != size:
             raise StowplanError(f"the options put {size:,} bytes of weights on {name}, the plan {expected:,}")
-    return meant
+    return read_back
 
 
-def _uses(problem: Problem, placed: Plan, meant: flags.Placement) -> list[DeviceUse]:
+def _uses(problem: Problem, placed: Plan, read_back: flags.Placement) -> list[DeviceUse]:
+    """The use of each memory by a plan, from the placement that results from its options."""
     rows = []
     for memory, device in enumerate(problem.memories):
-        if memory != HOST and device.name not in meant.devices:
+        if memory != HOST and device.name not in read_back.devices:
             rows.append(DeviceUse(device.name, 0, 0, 0, 0, device.capacity))
             continue
-        weights, cache = meant.weights[device.name], meant.caches[device.name]
+        weights, cache = read_back.weights[device.name], read_back.caches[device.name]
         compute = device.compute_bytes[placed.micro_batch]
         rows.append(
             DeviceUse(
@@ -365,30 +441,34 @@ def _uses(problem: Problem, placed: Plan, meant: flags.Placement) -> list[Device
 
 
 def _grown(problem: Problem, placed: Plan, oracle: Oracle, request: Request, compute: dict[tuple[str, int], int]) -> bool:
-    """Set aside what the runtime asks for; whether a device has less room than it asks for."""
+    """Ask the oracle for the sizes of llama.cpp's buffers with a plan, and record them in ``compute``.
+
+    Returns whether a buffer is larger than the problem has set aside for it. Raises StowplanError if the oracle cannot be used
+    or reports no buffer of a device in use.
+    """
     size = problem.micro_batches[placed.micro_batch].size
     context = Context(request.context, request.slots, size, request.key_type, request.value_type)
     names = [problem.memories[memory].name for memory in used_devices(placed.memories)]
-    asked = oracle.compute_bytes(flags.command_of(problem, placed, context))
+    reported = oracle.compute_bytes(flags.command_of(problem, placed, context))
     grown = False
     for device in problem.memories:
         is_used = device.name == problem.host.name or device.name in names
-        if is_used and device.name not in asked:
+        if is_used and device.name not in reported:
             raise StowplanError(f"the oracle says nothing of {device.name}: is that device there?")
-        if device.name in asked:
-            grown |= asked[device.name] > device.compute_bytes[placed.micro_batch]
-            compute[device.name, size] = max(asked[device.name], compute.get((device.name, size), 0))
+        if device.name in reported:
+            grown |= reported[device.name] > device.compute_bytes[placed.micro_batch]
+            compute[device.name, size] = max(reported[device.name], compute.get((device.name, size), 0))
     return grown
 
 
 class DoesNotFitError(StowplanError):
-    """It is proven that the model does not fit on the machine."""
+    """It is proven that the model does not fit on the machine, or ``--fit`` finds no placement and nothing was searched."""
 
     exit_code = 1
 
 
 def _nothing_fits(problem: Problem, result: Result) -> StowplanError:
-    """Why there is no plan."""
+    """The error that says why there is no plan: DoesNotFitError if it is proven that none exists, otherwise TimeLimitError."""
     total = problem.host_bytes + sum(map(layer_bytes, problem.layers))
     room = sum(max(0, problem.room(memory, 0)) for memory in range(len(problem.memories))) + problem.host_bytes
     if result.status != "infeasible":
@@ -398,7 +478,7 @@ def _nothing_fits(problem: Problem, result: Result) -> StowplanError:
 
 
 def lines_of(summary: Summary) -> list[str]:
-    """A summary for people."""
+    """Returns a summary as lines of text for people."""
     rows = [
         (use.name, str(use.layers), *(f"{size / MIB:,.0f}" for size in (use.weights, use.cache, use.compute, use.free)))
         for use in summary.devices
@@ -428,5 +508,6 @@ def lines_of(summary: Summary) -> list[str]:
 
 
 def _seconds(picoseconds: int) -> str:
-    # Rounding may leave a few nanoseconds below nothing.
+    """A time in seconds, as text."""
+    # Parts of a time may be a few nanoseconds below 0 because of rounding.
     return f"{max(0, picoseconds) / 1e12:,.3f}"

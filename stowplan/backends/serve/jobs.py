@@ -1,4 +1,9 @@
-"""Reads, solves and verifies what one request asks for. Nothing here knows of other requests, or of the lines."""
+"""Carries out one request of ``stowplan serve``: reads a problem, and solves it or verifies a plan.
+
+A client may ask for a *fallback*: the plan of a fixed, small amount of heuristic work, which is the answer if the deadline
+comes before the end of a deterministic run. Only :mod:`stowplan.backends.serve.server` handles several requests, and the lines
+in which they come.
+"""
 
 from __future__ import annotations
 
@@ -27,22 +32,24 @@ from stowplan.kernel.kind import check, kind_of
 from stowplan.kernel.solve import CEILING, solve
 from stowplan.kernel.workers.warm import STOP_SECONDS
 
-#: Work of a deterministic run that states none, as a part of the deadline: a busy machine may take longer than an idle one.
+#: Work limit of a deterministic request that sets none, in seconds of an idle machine for each second of ``deadline_ms``. It is
+#: less than 1 because a busy machine takes longer for the same work.
 _WORK_PART = 0.5
 #: Work of the fallback, in seconds of an idle machine.
 FALLBACK_WORK = 1 / 16
 #: Time limit of the fallback in seconds. It is so long that it never decides which plan is found.
 _FALLBACK_LIMIT = 3600.0
 
-#: Reasons to stop that more work could not change.
+#: Values of ``Result.stop_reason`` after which more work would not change the result.
 _SETTLED = ("optimal", "infeasible", "fits", "gap_reached")
 
-#: Smallest time limit of a search whose deadline has passed or is about to; it returns the simplest plan of the kind.
+#: Time limit of a search in seconds if the deadline has passed or is nearer than this. The search then returns the simplest
+#: plan of the kind of problem.
 _LEAST_SECONDS = 0.001
-#: What messages call a problem or a plan that is a part of the line.
+#: Messages give this as the source of a problem or a plan that is part of the line itself.
 _INLINE = "the request"
 
-#: Names that requests may use for options of the search. The time limit is the deadline.
+#: Names of the search options that requests may use. The time limit is not among them, because the deadline replaces it.
 _SEARCH = tuple(name for name in SEARCH_OPTIONS if name != "time_limit")
 
 
@@ -51,14 +58,15 @@ class Job:
     """A request that has been accepted."""
 
     request: Request
+    """A request to solve or to verify."""
     received: float = field(default_factory=time.monotonic)
-    """When its line arrived, on the monotonic clock."""
+    """When its line arrived, by ``time.monotonic``."""
     cancel: threading.Event = field(default_factory=threading.Event)
-    """Set to end it with the best plan so far."""
+    """Once it is set, the search ends with the best plan so far."""
 
     @property
     def deadline(self) -> float:
-        """When the answer is due, on the monotonic clock; infinity if the request has no deadline."""
+        """When the answer is due, by ``time.monotonic``; infinity if the request has no deadline."""
         return self.received + self.request.deadline_ms / 1000 if isinstance(self.request, Solve) else float("inf")
 
     @property
@@ -68,32 +76,40 @@ class Job:
 
     @property
     def keeps_working(self) -> bool:
-        """Whether it is done even if its deadline is over before it could begin."""
+        """Whether the request is carried out even if its deadline passes while it waits: it asks for a fallback or verifies."""
         return not isinstance(self.request, Solve) or self.request.fallback
 
 
 def run(job: Job, defaults: Options, cache: Any, send: Callable[[Answer], None]) -> Answer:
-    """Does what a request asks for, and returns the answer; lines about the progress go to ``send``.
+    """Carries out a request and returns its answer.
 
     Parameters
     ----------
     job
-        A job with a request to solve or to verify.
+        The request.
     defaults
-        Options of the search that hold where the request states none; its workers are the most that a request may ask for.
+        Options of the search for which the request has no value. Its ``workers`` is the largest number that a request may have.
     cache
-        Plan cache, or None.
+        A plan cache, as for :func:`stowplan.solve`; None for no cache.
+    send
+        Is called with each line about the progress, if the request asks for them.
 
     Raises
     ------
-    StowplanError
-        The request cannot be carried out.
+    InputError
+        A problem or a plan cannot be read, or a plan in ``plans`` is not valid for the problem.
+    UsageError
+        An option is unknown, out of range, or does not apply to the problem.
+    TimeLimitError
+        The deadline passed while the problem was read. A deterministic run has no such limit.
+    MissingDependencyError
+        A file needs a package that is not installed.
     """
     return _verified(job.request) if isinstance(job.request, Verify) else _Search(job, defaults, cache, send).answer()
 
 
 class _Search:
-    """The search that a request asks for; the parameters are those of :func:`run`."""
+    """Carries out a request to solve; the parameters are those of :func:`run`."""
 
     def __init__(self, job: Job, defaults: Options, cache: Any, send: Callable[[Answer], None]):
         assert isinstance(job.request, Solve)
@@ -107,45 +123,46 @@ class _Search:
         self._before = time.monotonic() - job.received
 
     def answer(self) -> Result:
-        """Searches and returns the answer."""
-        found, is_fallback = self._with_fallback() if self._request.fallback else (self._solved_in_time(), False)
-        found = found.within(self._request.deadline_ms / 1000, self._before)
-        found = msgspec.structs.replace(found, warnings=(*self._opened.warnings, *found.warnings))
+        """Searches, and returns the answer."""
+        outcome, is_fallback = self._with_fallback() if self._request.fallback else (self._solved_in_time(), False)
+        outcome = outcome.within(self._request.deadline_ms / 1000, self._before)
+        outcome = msgspec.structs.replace(outcome, warnings=(*self._opened.warnings, *outcome.warnings))
         return Result(
             id=self._request.id,
             fallback=is_fallback,
             waited_ms=round(1000 * self._waited, 3),
             total_ms=round(1000 * (time.monotonic() - self._job.received), 3),
-            result=found.to_dict(),
-            certificate=None if found.certificate is None else msgspec.to_builtins(found.certificate),
+            result=outcome.to_dict(),
+            certificate=None if outcome.certificate is None else msgspec.to_builtins(outcome.certificate),
         )
 
     def _with_fallback(self) -> tuple[result.Result, bool]:
-        """The result of the whole work or, if the deadline comes first, of the fallback; and whether it is the fallback."""
-        # The same for every deadline, unless the client asks for less.
+        """The result of the complete run or, if the deadline comes first, the fallback; and whether it is the fallback."""
+        # The work of the fallback does not depend on the deadline. It is only smaller if the client asks for less work.
         work = min(FALLBACK_WORK, self._request.options.get("work_limit") or FALLBACK_WORK)
         first = self._solved(
             msgspec.structs.replace(self._options, candidates=("heuristic",), work_limit=work, certify=False), _FALLBACK_LIMIT
         )
-        # If heuristics settle the matter, more work is needless. That does not depend on the load of the machine either.
+        # If the heuristics have ended with a final result, no more work is needed. Whether they have does not depend on the
+        # load of the machine.
         if first.stop_reason in (*_SETTLED, "cancelled"):
             return first, False
         if self._job.left > 0:
-            whole = self._solved_in_time()
-            # A plan that may not be found again is better than none.
-            if not whole.cut_short or whole.stop_reason == "cancelled" or first.plan is None:
-                return whole, False
+            complete = self._solved_in_time()
+            # A run that ended early may find another plan the next time; it is only used if there is no fallback.
+            if not complete.cut_short or complete.stop_reason == "cancelled" or first.plan is None:
+                return complete, False
         return first, True
 
     def _solved_in_time(self) -> result.Result:
         """Solves the problem with the options of the request within the time that is left."""
-        # At its limit, a run waits for its candidates for a moment.
+        # When a run reaches its time limit, it waits up to STOP_SECONDS for its candidates.
         seconds = max(_LEAST_SECONDS, self._job.left - min(STOP_SECONDS, 0.2 * self._options.time_limit))
-        # A deterministic run ends at a multiple of its time limit.
+        # A deterministic run ends at the latest after CEILING times its time limit.
         return self._solved(self._options, seconds / CEILING if self._options.deterministic else seconds)
 
     def _solved(self, options: Options, time_limit: float) -> result.Result:
-        """Solves the problem with these options and a time limit in seconds."""
+        """Solves the problem with these options, but with another time limit in seconds."""
         options = msgspec.structs.replace(options, time_limit=time_limit)
         on_progress = self._report if self._request.progress else None
         return solve(
@@ -164,30 +181,40 @@ class _Search:
 
 
 def _verified(request: Verify) -> Verification:
-    """Verifies a plan."""
+    """Carries out a request to verify. A plan that breaks rules is no error: the answer lists the broken rules."""
     options = _only_reading(request.options)
     problem = _opened(request.problem, options).problem
-    found = check(kind_of(problem), problem, _plan(request.plan, problem))
-    violations = [{"code": violation.code, "message": violation.message} for violation in found.violations]
-    return Verification(id=request.id, ok=found.ok, objective=found.objective, violations=violations)
+    verdict = check(kind_of(problem), problem, _plan(request.plan, problem))
+    violations = [{"code": violation.code, "message": violation.message} for violation in verdict.violations]
+    return Verification(id=request.id, ok=verdict.ok, objective=verdict.objective, violations=violations)
 
 
 def read_options(request: Solve, defaults: Options) -> tuple[ReadOptions, Options]:
-    """The options of a request: those of the input, and those of the search.
+    """Returns the options with which the problem of a request is read, and the options of the search.
+
+    The time limit of the search is the deadline of the request, in seconds.
+
+    Parameters
+    ----------
+    request
+        A request to solve.
+    defaults
+        Options of the search for which the request has no value. Its ``workers`` is the largest number that a request may have.
 
     Raises
     ------
     UsageError
-        An option that does not exist, a value of a wrong type or out of range, or more workers than the server has.
+        An option does not exist, a value has a wrong type or is out of range, or the request asks for more workers than the
+        server has.
     """
     values = dict(request.options)
-    given = {name: values.pop(name) for name in _SEARCH if name in values}
-    if given.get("memory_limit") is not None:
-        given["memory_limit"] = size("a memory limit of {}", given["memory_limit"], 1)
-    given["time_limit"] = request.deadline_ms / 1000
+    search_values = {name: values.pop(name) for name in _SEARCH if name in values}
+    if search_values.get("memory_limit") is not None:
+        search_values["memory_limit"] = size("a memory limit of {}", search_values["memory_limit"], 1)
+    search_values["time_limit"] = request.deadline_ms / 1000
     if request.fallback:
-        given["deterministic"] = True
-    options = Options(**msgspec.structs.asdict(defaults) | given)
+        search_values["deterministic"] = True
+    options = Options(**msgspec.structs.asdict(defaults) | search_values)
     if options.deterministic and options.work_limit is None:
         # The work must not depend on how long the request waited.
         options = msgspec.structs.replace(options, work_limit=_WORK_PART * options.time_limit)
@@ -197,7 +224,7 @@ def read_options(request: Solve, defaults: Options) -> tuple[ReadOptions, Option
 
 
 def _only_reading(values: Mapping[str, Any]) -> ReadOptions:
-    """The options of an input; raises UsageError for other names."""
+    """The options with which a problem is read; raises UsageError for other names and for values of a wrong type."""
     for name, value in values.items():
         if name not in OPTIONS:
             names = (*OPTIONS, *_SEARCH)
@@ -238,7 +265,7 @@ def _plan(data: msgspec.Raw, problem: Any) -> Any:
 
 
 def _path(data: msgspec.Raw) -> str | None:
-    """The path in a value that is text; None for all other values."""
+    """The path of a file, if a value is text; None for all other values. Raises UsageError for text that is not valid JSON."""
     value = bytes(data)
     if value[:1] != b'"':
         return None

@@ -16,13 +16,15 @@ from stowplan.errors import (
     VerificationError,
     brief,
 )
+from stowplan.json_schema import components, whole_schema
 
-#: Version of requests and answers. A change that an existing client could notice gets a new number.
+#: Version of requests and answers. It is increased for each change that an existing client could notice.
 VERSION = 1
 
 Id = Annotated[int, msgspec.Meta(ge=-(1 << 53), le=1 << 53)] | Annotated[str, msgspec.Meta(max_length=200)]
-"""The client's name for a request. No two requests that are not answered yet may have the same."""
+"""The client's name for a request, a number or a text. Requests that are not answered yet must have different names."""
 
+#: Codes of errors, for programs; docs/reference/serve.md explains each.
 Code = Literal[
     "json", "line_too_long", "version", "request", "duplicate_id", "unknown_request", "busy", "input", "usage",
     "missing_package", "deadline", "cancelled", "ending", "internal",
@@ -32,32 +34,33 @@ Code = Literal[
 class Request(
     msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="type", tag=lambda name: name.lower()
 ):
-    """What all requests have."""
+    """The fields that all requests have."""
 
     id: Id
+    """The client's name for the request, which its answer repeats."""
     version: int = VERSION
     """Version of the lines that the client expects."""
 
 
 class Hello(Request, frozen=True, kw_only=True):
-    """Asks which versions and limits the server has."""
+    """Asks for the versions and limits of the server."""
 
 
 class Solve(Request, frozen=True, kw_only=True):
     """Asks for the best plan of a problem within a time limit."""
 
     problem: msgspec.Raw
-    """A problem, as in a problem file; or text: the path of a file that ``stowplan solve`` reads."""
+    """A problem, as in a problem file, or as text the path of a file that ``stowplan solve`` reads."""
     deadline_ms: Annotated[float, msgspec.Meta(gt=0, le=1e10)] = 30_000.0
-    """Milliseconds from the arrival of the line until the answer."""
+    """The answer is due this many milliseconds after the line has arrived."""
     options: dict[str, Any] = {}
-    """Options by the names that they have in Python: those of :func:`stowplan.read`, which the command line has too, and of
-    :func:`stowplan.solve` except for the time limit."""
+    """Options by their names in Python: keyword arguments of :func:`stowplan.read`, which decide how the problem is read, and
+    of :func:`stowplan.solve` except for the time limit."""
     plans: dict[str, msgspec.Raw] = {}
-    """Existing plans by name, each a plan or the path of a file."""
+    """Existing plans by name, from which the search starts. Each is a plan, as in a plan file, or the path of a file."""
     fallback: bool = False
-    """Makes the run deterministic; if the deadline is too near for its work, the answer is the plan of a fixed, small amount
-    of heuristic work, which does not depend on the load of the machine either."""
+    """Whether the run is deterministic, and a *fallback* is computed first: the plan of a fixed, small amount of heuristic
+    work. It is the answer if the deadline comes before the end of the run. Neither plan depends on the load of the machine."""
     progress: bool = False
     """Whether to report better plans and bounds while the search runs."""
 
@@ -66,16 +69,18 @@ class Verify(Request, frozen=True, kw_only=True):
     """Asks whether a plan is valid."""
 
     problem: msgspec.Raw
+    """A problem, or the path of a file, as in :class:`Solve`."""
     plan: msgspec.Raw
-    """A plan, or the path of a file."""
+    """A plan, as in a plan file, or the path of a file."""
     options: dict[str, Any] = {}
-    """Options with which the problem is read."""
+    """Keyword arguments of :func:`stowplan.read`, which decide how the problem is read."""
 
 
 class Cancel(Request, frozen=True, kw_only=True):
-    """Ends a request early: its answer has the best plan so far."""
+    """Ends another request early: a running request answers with its best plan so far, and a waiting one with an error."""
 
     request: Id
+    """The ``id`` of the request to end."""
 
 
 class Shutdown(Request, frozen=True, kw_only=True):
@@ -83,10 +88,13 @@ class Shutdown(Request, frozen=True, kw_only=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=lambda name: name.lower()):
-    """What all answers have. Each request has exactly one answer, which may follow lines about its progress."""
+    """The fields that all lines to the client have.
+
+    Each request has exactly one answer. Lines about the progress of the request may come before it.
+    """
 
     id: Id | None
-    """The ``id`` of the request; null in errors about lines without one."""
+    """The ``id`` of the request; null in an error about a line without one."""
 
 
 class Versions(Answer, frozen=True, kw_only=True, tag="hello"):
@@ -95,15 +103,17 @@ class Versions(Answer, frozen=True, kw_only=True, tag="hello"):
     version: int
     """Version of the lines."""
     stowplan: str
+    """Version of the package."""
     kinds: list[str]
     """Names of the kinds of problem."""
     jobs: int
     """Maximum number of requests that run at the same time."""
     workers: int
-    """Maximum number of worker processes of each."""
+    """Maximum number of worker processes of each request."""
     queue: int
     """Maximum number of requests that wait."""
     max_line_bytes: int
+    """Maximum length of a line in bytes."""
 
 
 class Progress(Answer, frozen=True, kw_only=True):
@@ -112,30 +122,35 @@ class Progress(Answer, frozen=True, kw_only=True):
     seconds: float
     """Seconds since the search began."""
     objective: int | None
+    """Objective of the best plan so far; null if there is none."""
     bound: int | None
+    """The best proven lower bound on the objective so far; null if there is none."""
     source: str
+    """Name of the *candidate* that found the plan or the bound, that is, of one of the methods that the search runs."""
 
 
 class Result(Answer, frozen=True, kw_only=True):
     """The answer to ``solve``."""
 
     fallback: bool
-    """Whether the plan is the fallback, because the deadline was too near."""
+    """Whether the plan is the fallback, because the deadline came before the end of the run."""
     waited_ms: float
     """Milliseconds from the arrival of the line until the request began to run."""
     total_ms: float
     """Milliseconds from the arrival of the line until this answer."""
     result: dict[str, Any]
-    """What ``stowplan solve --json`` prints, with the plan in it."""
+    """The output of ``stowplan solve --json``, and the plan."""
     certificate: Any = None
-    """The proof of the bound, if the option ``certify`` is set."""
+    """The proof of the bound, if the option ``certify`` is set; otherwise, or if there is no proof, null."""
 
 
 class Verification(Answer, frozen=True, kw_only=True):
     """The answer to ``verify``."""
 
     ok: bool
+    """Whether the plan is valid."""
     objective: int | None
+    """The objective that the verifier computed; null if it could not compute one."""
     violations: list[dict[str, str]]
     """The broken rules, each with a ``code`` and a ``message``."""
 
@@ -148,10 +163,12 @@ class Error(Answer, frozen=True, kw_only=True):
     """The answer to a request that failed, or to a line that is no request."""
 
     code: Code
+    """The cause, for programs."""
     message: str
-    """One line for people: where, what was found and what was expected."""
+    """One line for people, with the place, the value that was found there, and the expected one."""
 
 
+#: All classes of lines from the client, and of lines to the client.
 REQUESTS: tuple[type[Request], ...] = (Hello, Solve, Verify, Cancel, Shutdown)
 ANSWERS: tuple[type[Answer], ...] = (Versions, Progress, Result, Verification, Done, Error)
 
@@ -159,7 +176,15 @@ _BY_TYPE = {kind.__struct_config__.tag: kind for kind in REQUESTS}
 
 
 class RequestError(Exception):
-    """A line that is no request; ``answer`` says so."""
+    """A line is no request, or the request is refused; ``answer`` is the line for the client that says why.
+
+    Parameters
+    ----------
+    code, message
+        The fields of the answer; the message is shortened to one line.
+    name
+        The ``id`` of the request; None if the line has none that can be read.
+    """
 
     def __init__(self, code: Code, message: str, name: Any = None):
         super().__init__(message)
@@ -167,7 +192,7 @@ class RequestError(Exception):
 
 
 class _Head(msgspec.Struct):
-    """The fields by which a line is recognized; of any type, so that an error can name the request."""
+    """The fields by which a line is recognized. They may have any type, so that an error can repeat the ``id``."""
 
     id: Any = None
     type: Any = None
@@ -175,7 +200,7 @@ class _Head(msgspec.Struct):
 
 
 def decode(line: bytes) -> Request:
-    """The request in a line.
+    """Returns the request in a line.
 
     Raises
     ------
@@ -183,7 +208,7 @@ def decode(line: bytes) -> Request:
         The line is not JSON, or not a request of this version.
     """
     try:
-        # Parts of the line are read later, in which an error about bytes would not be expected any more.
+        # Raw fields of the request are decoded later, where an error about the encoding would not be reported as one of JSON.
         line.decode("utf-8")
         head = msgspec.json.decode(line, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -204,7 +229,7 @@ def decode(line: bytes) -> Request:
 
 
 def failure(name: Id | None, error: BaseException) -> Error:
-    """The answer to a request that ended in an error."""
+    """Returns the answer to a request that ended in an error; ``name`` is the ``id`` of the request."""
     codes: dict[type[StowplanError], Code] = {
         InputError: "input",
         UsageError: "usage",
@@ -219,15 +244,14 @@ def failure(name: Id | None, error: BaseException) -> Error:
 
 
 def schema() -> dict[str, Any]:
-    """A JSON Schema of requests and answers."""
-    (requests, answers), definitions = msgspec.json.schema_components(
-        [_union(REQUESTS), _union(ANSWERS)], ref_template="#/$defs/{name}"
-    )
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"stowplan serve, version {VERSION}"}
-    return head | {"anyOf": [requests | {"title": "request"}, answers | {"title": "answer"}], "$defs": definitions}
+    """Returns a JSON Schema of requests and answers."""
+    (requests, answers), definitions = components([_union(REQUESTS), _union(ANSWERS)])
+    either = {"anyOf": [requests | {"title": "request"}, answers | {"title": "answer"}]}
+    return whole_schema(f"stowplan serve, version {VERSION}", either, definitions)
 
 
 def _union(kinds: tuple[type[Any], ...]) -> Any:
+    """The union of some classes, as a type for msgspec."""
     union: Any = kinds[0]
     for kind in kinds[1:]:
         union |= kind

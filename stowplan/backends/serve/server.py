@@ -1,8 +1,9 @@
-"""The server: takes requests from a pipe, runs some of them at a time, and writes answers to another pipe.
+"""The server: takes requests from a pipe, runs several of them at the same time, and writes answers to another pipe.
 
-Each running request has a thread of this process, in which it calls :func:`stowplan.solve`; its candidates have threads and
-processes of their own, which later requests use again. One more thread answers requests whose deadline passes while they wait.
-Another one writes, so that a client that does not read its answers holds up nothing else.
+Each running request has a thread of this process, which calls :func:`stowplan.solve`. The methods of its search (*candidates*)
+run in threads and processes of their own; later requests use these processes again. One more thread answers requests whose
+deadline passes while they wait. Another thread writes all lines, so that requests go on even if the client does not read its
+answers.
 """
 
 from __future__ import annotations
@@ -38,16 +39,17 @@ from stowplan.kernel.context import Options
 from stowplan.kernel.workers.warm import workers
 from stowplan.version import VERSION as PACKAGE_VERSION
 
-#: Seconds between two looks at whether to end.
+#: Seconds between two checks of whether the server must end.
 _TICK = 0.1
-#: Seconds that running requests have for their best plans when the server is interrupted, and that a client has to read them.
+#: When the server ends, running requests have this many seconds to return their best plans, and then the client has as many to
+#: read the answers.
 _LAST_SECONDS = 5.0
-#: Bytes that are read at once.
+#: Maximum number of bytes of one read.
 _CHUNK = 1 << 20
-#: Number of lines that wait to be written from which on progress is not reported.
+#: While this many lines wait to be written, lines about the progress are dropped.
 _MAX_UNWRITTEN = 1_000
 
-#: A line that was longer than allowed, whose content has been dropped.
+#: Stands for a line that was longer than allowed, whose content has been dropped.
 _TOO_LONG = object()
 
 
@@ -59,11 +61,11 @@ class Server:
     incoming, outgoing
         File descriptors of the pipes from and to the client.
     defaults
-        Options of the search for requests that state none; ``workers`` is the most that a request may ask for.
+        Options of the search for which a request has no value. Its ``workers`` is the largest number that a request may have.
     jobs
         Maximum number of requests that run at the same time.
     most_waiting
-        Maximum number of requests that wait; further ones are refused.
+        Maximum number of requests that wait; further requests are refused.
     most_bytes
         Maximum length of a line in bytes.
     cache
@@ -85,20 +87,28 @@ class Server:
         self._defaults, self._cache = defaults, cache
         self._jobs, self._most_waiting, self._most_bytes = jobs, most_waiting, most_bytes
         self._changed = threading.Condition()
-        """Guards the two dictionaries, and is notified when a request arrives or ends."""
+        """Guards the dictionaries of waiting and of running requests, and is notified when a request arrives or ends."""
         self._waiting: dict[Any, Job] = {}
+        """From the ``id`` of each request that waits to its job, in the order in which they arrived."""
         self._running: dict[Any, Job] = {}
+        """From the ``id`` of each request that runs to its job."""
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        """Lines to be written; None ends the thread that writes."""
         self._is_unread = threading.Event()
-        """Set once the client has closed the pipe to it."""
+        """Set once the client has closed the pipe from which it reads answers."""
         self._shutdown: Shutdown | None = None
+        """The request to shut down, once there is one."""
 
     def run(self, interrupted: threading.Event) -> None:
-        """Takes requests until the end of the input, which waits for all answers; or until a request to shut down or an
-        interruption, which end all requests with their best plans so far."""
+        """Serve requests until the input ends, a request shuts the server down, or ``interrupted`` is set.
+
+        At the end of the input, all requests are completed first, unless the client no longer reads answers. In the other
+        cases, running requests end with their best plans so far, and waiting requests are refused. Errors of requests become
+        answers; this method raises none of them.
+        """
         writer = threading.Thread(target=self._write, daemon=True)
         writer.start()
-        # Processes are kept for as many runs as there are at the same time.
+        # As many worker processes are kept for later requests as run at the same time.
         workers().begin_run(self._jobs * (self._defaults.workers + 1))
         for next_job in (*[self._next_job] * self._jobs, self._next_overdue):
             threading.Thread(target=self._work, args=(next_job,), daemon=True).start()
@@ -118,7 +128,10 @@ class Server:
     # ---------------------------------------------------------------------------------------------------------- lines
 
     def _read(self, interrupted: threading.Event) -> Iterator[bytes | object]:
-        """Yields lines without their ends, until the end of the input or an interruption."""
+        """Yields lines without their line breaks, and ``_TOO_LONG`` in place of each line that is too long.
+
+        It ends at the end of the input, at an interruption, or when the client no longer reads answers.
+        """
         buffer, searched, is_dropping = bytearray(), 0, False
         while not (interrupted.is_set() or self._is_unread.is_set()):
             try:
@@ -145,12 +158,12 @@ class Server:
                 return
 
     def _send(self, answer: Answer) -> None:
-        """Sends a line to the client, unless it is about progress and the client does not read."""
+        """Have a line written to the client; progress is dropped if the client does not read its lines."""
         if not isinstance(answer, Progress) or self._lines.qsize() < _MAX_UNWRITTEN:
             self._lines.put(_encode(answer))
 
     def _write(self) -> None:
-        """Writes lines until there are no more. If the client has closed the pipe, the rest is dropped."""
+        """Write lines until there are no more. If the client has closed the pipe, they are dropped."""
         while (line := self._lines.get()) is not None:
             rest = memoryview(line)
             try:
@@ -160,7 +173,7 @@ class Server:
                 self._is_unread.set()
 
     def _has_lost_client(self) -> bool:
-        """Whether the client has closed the pipe to it. The system says so even if nothing is written."""
+        """Whether the client has closed the pipe from which it reads. ``poll`` reports that even if nothing is written."""
         with contextlib.suppress(OSError, AttributeError):
             poll = select.poll()
             poll.register(self._outgoing, 0)
@@ -171,7 +184,7 @@ class Server:
     # ------------------------------------------------------------------------------------------------------- requests
 
     def _take(self, line: Any) -> None:
-        """Answers a line at once, or makes it wait for its turn."""
+        """Answer a line at once, or add its request to those that wait."""
         if line is _TOO_LONG:
             message = f"found a line of more than {self._most_bytes} bytes, expected shorter ones, or paths of files"
             self._send(Error(id=None, code="line_too_long", message=message))
@@ -182,7 +195,7 @@ class Server:
                 self._send(error.answer)
 
     def _accept(self, request: Request) -> None:
-        """Answers a request, or makes it wait; raises RequestError if it is refused."""
+        """Answer a request, or add it to those that wait; raises RequestError if it is refused."""
         if isinstance(request, Hello):
             self._send(self._versions(request))
         elif isinstance(request, Shutdown):
@@ -199,6 +212,7 @@ class Server:
                 self._changed.notify_all()
 
     def _versions(self, request: Hello) -> Versions:
+        """The answer to ``hello``."""
         return Versions(
             id=request.id,
             version=VERSION,
@@ -211,7 +225,7 @@ class Server:
         )
 
     def _cancel(self, request: Cancel) -> None:
-        """Cancels a request; raises RequestError if there is none of that id."""
+        """Cancel a request; raises RequestError if no unanswered request has that ``id``."""
         with self._changed:
             waiting = self._waiting.pop(request.request, None)
             running = self._running.get(request.request)
@@ -224,7 +238,7 @@ class Server:
         self._send(Done(id=request.id))
 
     def _end_all(self) -> None:
-        """Refuses all requests that wait, and ends those that run with their best plans so far."""
+        """Refuse all requests that wait, and end those that run with their best plans so far."""
         with self._changed:
             waiting, self._waiting = [*self._waiting], {}
             for job in self._running.values():
@@ -233,26 +247,28 @@ class Server:
             self._send(Error(id=name, code="ending", message="the server ends before the request could begin"))
 
     def _wait_for_end(self, seconds: float) -> bool:
-        """Waits until all requests have ended, but not longer than this; returns whether they have."""
+        """Wait until all requests have ended, but at most this many seconds; returns whether they have ended."""
         with self._changed:
             return self._changed.wait_for(lambda: not (self._waiting or self._running), seconds)
 
     # ---------------------------------------------------------------------------------------------------------- work
 
     def _work(self, next_job: Callable[[], Job]) -> None:
-        """Runs jobs one after the other."""
+        """Run jobs one after the other, forever; ``next_job`` waits for the next one."""
         while True:
             job = next_job()
             try:
                 if job.left <= 0 and not job.keeps_working:
-                    message = f"the deadline was over before the request could begin: {self._jobs} others were running"
+                    others = "another request was" if self._jobs == 1 else f"{self._jobs} other requests were"
+                    message = f"the deadline was over before the request could begin, because {others} running"
                     answer: Answer = Error(id=job.request.id, code="deadline", message=message)
                 else:
                     answer = run(job, self._defaults, self._cache, self._send)
-            except BaseException as error:  # whatever happens to one request, the server and the others go on
+            except BaseException as error:  # Whatever happens to one request, the server and the other requests go on.
                 answer = failure(job.request.id, error)
             line = _encode(answer)
-            # Both at once: a client that has the answer may use the id again, and the server may end only after the answer.
+            # Both happen under one lock, because a client that has the answer may use the ``id`` again, and because the server
+            # may end only after it has written the answer.
             with self._changed:
                 self._lines.put(line)
                 del self._running[job.request.id]
@@ -275,18 +291,21 @@ class Server:
                 self._changed.wait(seconds)
 
     def _begin(self, name: Any) -> Job:
-        """Takes a request out of those that wait. The caller holds the lock."""
+        """Move a request from those that wait to those that run; the caller holds the lock."""
         job = self._running[name] = self._waiting.pop(name)
         return job
 
 
 def _encode(answer: Answer) -> bytes:
+    """An answer as a line."""
     return msgspec.json.encode(answer) + b"\n"
 
 
 def open_pipes() -> tuple[int, int]:
-    """The descriptors of standard input and output. From now on, everything that this process prints goes to standard error,
-    so that nothing but answers is written to the client."""
+    """Returns file descriptors for standard input and output, for the lines of requests and answers.
+
+    From then on, everything that this process prints goes to standard error, so that only answers are written to the client.
+    """
     outgoing = os.dup(1)
     os.dup2(2, 1)
     return 0, outgoing

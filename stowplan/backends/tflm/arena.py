@@ -35,17 +35,18 @@ class Placement(NamedTuple):
     head: int
     """Size of the head in bytes."""
     offsets: list[int]
-    """[tensors] The offsets to write into the model; ``AT_RUNTIME`` for a tensor whose offset the runtime shall choose."""
+    """[tensors] The offsets in bytes to write into the model; ``AT_RUNTIME`` (-1) for a tensor whose offset the runtime shall
+    choose."""
     scratch: dict[tuple[int, int], list[tuple[int, int]]]
-    """(offset, size) of the scratch buffers of each operator, by the operator's position in the file."""
+    """(offset, size) in bytes of the scratch buffers of each operator, by the operator's position in the file."""
     problem: Problem
     """The packing problem, in which each scratch buffer is a buffer."""
     plan: Plan
     """The same placement as a plan of the problem."""
     pairs: Sequence[Pair]
-    """The pairs of tensors that may share bytes."""
+    """The pairs of tensors that may share bytes in this order."""
     bound: int = 0
-    """A proven lower bound on the head in this order; 0 if none was searched for."""
+    """A proven lower bound in bytes on the head in this order; 0 if none was searched for."""
 
 
 class Arena:
@@ -53,10 +54,13 @@ class Arena:
 
     Parameters
     ----------
+    model
+        The model. Preserved inputs, whose bytes nothing may overwrite, have no bytes in it; they are placed above the head
+        afterwards.
     scopes
         Live ranges of tensors and operators in this order.
     scratch
-        Sizes of scratch buffers, by the operator's position in the file.
+        Sizes of scratch buffers in bytes, by the operator's position in the file.
     file_positions
         Maps an operator's position in this order to its position in the file. An operator that is missing has the same position
         in both.
@@ -103,8 +107,8 @@ class Arena:
         scopes, count, tensors = self._scopes, len(self._model.planned), self._model.tensors
         shared: dict[int, list[Overlap]] = {}
         for _, operand, result, distance, _ in self._pairs:
-            # The distance of a pair is measured to the end of the operand's elements, that of an overlap in the packing problem
-            # to the end of its size, which is rounded up.
+            # The distance of a pair is measured to the end of the operand's elements. In the packing problem, the distance of
+            # an overlap is measured to the end of the operand's size, which is rounded up.
             padding = tensors[operand].size - tensors[operand].content
             least = None if distance is None else distance + padding
             shared.setdefault(result, []).append(Overlap(operand=tensors[operand].name, distance=least))
@@ -124,9 +128,9 @@ class Arena:
         return Problem(name=self._model.name, buffers=(*buffers, *self._model.problem.buffers[count:]))
 
     def place(self, planned_offsets: Sequence[int]) -> Placement:
-        """Simulates the runtime's planner if the planned tensors have these offsets.
+        """Simulates the runtime's planner, with these offsets in bytes of the tensors ``model.planned``, in their order.
 
-        If there are no offsets, the runtime plans these tensors itself, as it does for the original file.
+        If ``planned_offsets`` is empty, the runtime plans these tensors itself, as it does for the original file.
         """
         model = self._model
         offsets = [at if number in model.fixed else AT_RUNTIME for number, at in enumerate(model.offsets)]
@@ -162,8 +166,10 @@ class Arena:
 
         Parameters
         ----------
+        search
+            Options of the search.
         bound
-            A lower bound on the head; the search ends when it is reached.
+            A lower bound on the head in bytes; the search ends when it is reached.
         """
         problem = self._problem(lambda sizes: (sum(sizes),))
         load = load_bound(problem)

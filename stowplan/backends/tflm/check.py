@@ -1,5 +1,9 @@
-"""Checks a planned model: reads it back and simulates one inference, in which each byte belongs to the tensor written to it
-last.
+"""Checks a planned model: reads it back and simulates one inference, that is, one run of the model.
+
+The simulation records for each unit of 16 bytes of the arena which tensor was written to it last. A tensor was overwritten too
+early if a unit of its bytes belongs to another tensor when its value is needed. The *value* of a tensor is symbolic: it says
+which operator wrote it. Tensors are given by their indices among the tensors of all subgraphs, as the plan in the file counts
+them (its *offline plan*).
 
 This module shares no code with those that read, order and plan models, except for access to the fields of a flatbuffer. The
 table ``effects`` of ``tflite.toml`` says which operators have side effects, and which may end an inference before later
@@ -21,6 +25,7 @@ from stowplan.frontends.tflite.flatbuffer import FlatBuffer
 
 #: Bytes of an element, by the number of its type in the TensorFlow Lite schema.
 _ITEM_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 16, 12: 8, 13: 4, 15: 4, 16: 2, 17: 1, 18: 2}
+#: Numbers of operators in the schema.
 _CUSTOM, _IF, _WHILE, _CALL_ONCE, _PLACEHOLDER, _VAR_HANDLE = 32, 118, 119, 129, 127, 142
 _TABLE = load_facts("tflite")
 _KNOWN_CUSTOM, _OWN_STATE = _TABLE["operators"]["known_custom"].split(), _TABLE["effects"]["own_state"].split()
@@ -30,6 +35,7 @@ _COPIES = (22, 43, 70)
 #: Offsets and sizes are multiples of this many bytes.
 _UNIT = 16
 
+#: Numbers of the fields of a model's root table in the schema.
 _BUFFERS, _METADATA, _SUBGRAPHS, _CODES = 4, 6, 2, 1
 
 
@@ -42,8 +48,9 @@ class _Operator:
     code: int
     """Number of the operator in the schema."""
     reads: tuple[int, ...]
-    """Indices of tensors over all subgraphs."""
+    """Indices of its operands among the tensors of all subgraphs."""
     writes: tuple[int, ...]
+    """Indices of its results among the tensors of all subgraphs."""
     calls: tuple[int, ...]
     """Indices of the subgraphs that it runs."""
     has_shared_effect: bool
@@ -64,8 +71,10 @@ class _Model:
         codes = file.tables(root, _CODES)
         shapes: list[list[int]] = []
         widths: list[int] = []
+        # Tensors that have no bytes in the head of the arena: constants, variables and resource handles.
         elsewhere: set[int] = set()
         self.variables: set[int] = set()
+        """Indices of the tensors that keep their values from one inference to the next."""
         self.graphs: list[tuple[list[int], list[int], list[_Operator]]] = []
         """[subgraphs] Inputs, outputs and operators."""
         for graph in file.tables(root, _SUBGRAPHS):
@@ -88,7 +97,7 @@ class _Model:
                 is_builtin = code < _TABLE["operators"]["builtin_end"] and code not in (_CUSTOM, _PLACEHOLDER)
                 is_unknown = not is_builtin and name not in _KNOWN_CUSTOM
                 deciding = _TABLE["effects"]["ends"].get(name)
-                # A tensor that is neither in the arena nor a variable has constant values in the file.
+                # A tensor that is neither in the head nor a variable has constant values in the file.
                 values = [reads[at] for at in deciding or () if at < len(reads)]
                 may_end = is_unknown or deciding == [] or any(at not in elsewhere or at in self.variables for at in values)
                 effects = is_unknown or code in _TABLE["effects"]["shared"], name in _OWN_STATE
@@ -147,17 +156,19 @@ class _Simulation:
 
     Parameters
     ----------
+    model
+        The model file, original or planned.
     offsets
-        [tensors] Offsets; -1 for a tensor that the runtime places. If empty, overwriting is not checked.
+        [tensors] Offsets in bytes; -1 for a tensor that the runtime places. If empty, overwriting is not checked.
     scratch
-        Offsets and sizes of scratch buffers, by the table of their operator.
+        Offsets and sizes in bytes of scratch buffers, by the position of their operator's table in the file.
     unchecked
-        Tensors that may share bytes with one another.
+        Tensors whose contents are not checked, because they may share bytes with one another.
     shift
         Number that is subtracted from positions of tables, so that operators have the same keys in files of different length.
     shares
         For each (operand, result) that may share bytes: the least number of bytes from the start of the result to the end of
-        the operand. None means that the result may only have the offset of the operand.
+        the operand. None in place of the number means that the result may only have the offset of the operand.
     kept
         Tensors that must be unchanged at the end.
     """
@@ -259,7 +270,7 @@ class _Simulation:
             self._owner[at // _UNIT : (at + size) // _UNIT] = -1
         overwritable = [number for number in operator.reads if self._may_overwrite(number, operator)]
         self._expect([number for number in (*operator.reads, *operator.writes) if number not in overwritable], when)
-        # A loop runs twice here, because the second iteration reads what the first one has left.
+        # A loop runs twice here, because the second iteration reads values that the first one has written.
         self._callers = path
         for called in operator.calls * (2 if operator.code == _WHILE else 1):
             self._graph(called, self._callers)
@@ -301,7 +312,7 @@ def faults(
     shares: Mapping[tuple[int, int], int | None] | None = None,
     kept: Sequence[int] = (),
 ) -> list[str]:
-    """Checks a planned model against the original; returns a line for each fault, so an empty list if the plan is valid.
+    """Checks a planned model against the original, and returns a line for each fault; an empty list if the plan is valid.
 
     Parameters
     ----------
@@ -310,15 +321,15 @@ def faults(
     planned
         Contents of the file with offsets, in which operators may have another order.
     scratch
-        Offsets and sizes of scratch buffers, by the subgraph of the operator and its position in ``source``.
+        Offsets and sizes in bytes of scratch buffers, by the subgraph of the operator and its position in ``source``.
     unchecked
-        Tensors that have kept their offsets, and may share bytes with one another.
+        Indices of the tensors whose offsets were fixed in ``source``. They may share bytes with one another.
     shares
         For each (operand, result) of an operator that may share bytes while it runs: the least number of bytes from the start
-        of the result to the end of the operand's elements. None means that the result may only have the operand's offset.
-        All other tensors must not share bytes.
+        of the result to the end of the operand's elements. None in place of the number means that the result may only have the
+        operand's offset. All other tensors must not share bytes while both are needed.
     kept
-        Inputs that must be preserved.
+        Indices of the inputs that must be preserved until the end of the inference.
     """
     before, after = _Model(source), _Model(planned)
     words, counts = after.plan, [len(after.graphs), len(after.sizes)]

@@ -1,17 +1,17 @@
-"""A script that runs TensorFlow Lite Micro in a process of its own, because the runtime may end its process.
+"""A script that runs TensorFlow Lite Micro in a process of its own, because a fault of the runtime ends the process.
 
-Its argument is a folder with a job in ``job.json``, whose field ``models`` names files of models in the folder, and whose field
-``plenty`` is the size in bytes of an arena that is certainly large enough. The script prints its answer as JSON on standard
-output.
+Its argument is a folder with a job in the file ``job.json``. The field ``models`` of the job names files of models in the
+folder, and the field ``plenty`` is the size in bytes of an arena that is certainly large enough. The script prints its answer
+as JSON on standard output.
 
 Without the field ``runs``, the answer is the head of each model. The *head* of an arena has activations and scratch buffers,
 and the *tail* has persistent data. With ``runs``, the script measures the models ``source`` and ``planned``, runs both, and
 compares their outputs. In the third model, ``apart``, no two tensors share bytes; it is run only if the outputs differ.
 ``runs`` is the number of runs. Each starts with a new interpreter and has ``inferences`` inferences, whose inputs are arrays in
 ``inputs.npz`` with the names ``RUN.INFERENCE.INPUT`` (three numbers). ``turns`` is the largest number of inferences that are
-started in a run, and ``kept`` has the indices of inputs that ``planned`` preserves from one inference to the next, so that they
-are set only once. While the script runs a model, the file ``progress`` says which model it is, in which run, and with the
-inputs of which inference.
+started in a run. ``kept`` has the indices of inputs that ``planned`` preserves from one inference to the next; they are set
+only once. While the script runs a model, the file ``progress`` says which model it is, in which run, and with the inputs of
+which inference.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-#: The sizes of arenas that are tried are multiples of this many bytes.
+#: Sizes of arenas are tried in multiples of this many bytes, to which the runtime aligns tensors.
 _UNIT = 16
 
 
@@ -37,7 +37,10 @@ def _interpreter(data: bytes, arena: int) -> Any:
 
 
 def memory(data: bytes, arena: int) -> tuple[int, int]:
-    """The sizes of head and tail in bytes, as the runtime prints them; raises RuntimeError if it does not support the model."""
+    """The sizes of head and tail in bytes, as the runtime prints them; ``arena`` is the size of the arena in bytes.
+
+    Raises RuntimeError if the runtime does not support the model. If the arena is too small, the runtime may crash instead.
+    """
     interpreter = _interpreter(data, arena)
     # The runtime prints to file descriptor 2 directly, so the descriptor is redirected, not ``sys.stderr``.
     saved_stderr = os.dup(2)
@@ -71,8 +74,10 @@ def _fits(data: bytes, arena: int) -> bool:
 
 
 def least(data: bytes, plenty: int) -> int:
-    """Size in bytes, a multiple of 16, of the smallest arena in which the model can be prepared. ``plenty`` is a size that is
-    large enough for it."""
+    """Size in bytes, a multiple of 16, of the smallest arena in which the model can be prepared.
+
+    ``plenty`` is the size in bytes of an arena that is certainly large enough. Raises the errors of :func:`memory`.
+    """
     head, tail = memory(data, plenty)
     low = -(-(head + tail) // _UNIT)
     step = 1
@@ -91,8 +96,12 @@ def outputs(
 ) -> list[tuple[int, bytes]]:
     """Runs inferences; returns for each its status, which is 0 if it was completed, and the bytes of all its outputs.
 
+    The outputs are empty if the inference was not completed.
+
     Parameters
     ----------
+    data, arena
+        Contents of the model file, and the size of the arena in bytes.
     inputs
         [inferences] For each inference, its input arrays by the index of the input. If the runtime ends some inferences early,
         more inferences follow, which use the list again from its beginning, until as many as the list has were completed.
@@ -138,7 +147,7 @@ def _run(source: bytes, planned: bytes, apart: bytes, job: dict[str, Any], folde
     """Measures a model and its planned version, and compares their outputs in all runs of the job.
 
     If outputs differ, the original model and ``apart``, in which no tensors share bytes, are compared as well. If they differ,
-    the outputs of the model depend on what was in memory before, and no fault of the plan is reported.
+    the outputs of the model depend on earlier contents of memory, and no fault of the plan is reported.
     """
     import numpy as np
 
@@ -157,16 +166,16 @@ def _run(source: bytes, planned: bytes, apart: bytes, job: dict[str, Any], folde
         planned_outputs = outputs(planned, arena, inputs, job["turns"], job["kept"], progress, f"planned {run}")
         wrong = [at for at, pair in enumerate(zip(source_outputs, planned_outputs, strict=False)) if pair[0] != pair[1]]
         if wrong:
-            # A kernel may leave a part of its result unwritten. Outputs then depend on what was in memory before.
+            # A kernel may leave a part of its result unwritten. Outputs then depend on the earlier contents of memory.
             with contextlib.suppress(RuntimeError):
                 is_undefined = source_outputs != outputs(apart, plenty, inputs, job["turns"], [], progress, f"source {run}")
             differs = None if is_undefined else (run, wrong[0])
             break
         ended_early += sum(status != 0 for status, _ in source_outputs)
         compared += sum(status == 0 for status, _ in source_outputs)
-    of_source = {"greedy_head": greedy_head, "greedy_tail": greedy_tail, "greedy_arena": greedy_arena}
+    source_sizes = {"greedy_head": greedy_head, "greedy_tail": greedy_tail, "greedy_arena": greedy_arena}
     comparison = {"differs": differs, "compared": compared, "ended_early": ended_early, "is_undefined": is_undefined}
-    return {"head": head, "tail": tail, "arena": arena, **comparison, **of_source}
+    return {"head": head, "tail": tail, "arena": arena, **comparison, **source_sizes}
 
 
 def _answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -178,9 +187,9 @@ def _answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
+    job_folder = Path(sys.argv[1])
     try:
-        said: dict[str, Any] = _answer(json.loads((place / "job.json").read_text(encoding="utf-8")), place)
+        answer: dict[str, Any] = _answer(json.loads((job_folder / "job.json").read_text(encoding="utf-8")), job_folder)
     except Exception as error:
-        said = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(said))
+        answer = {"error": f"{type(error).__name__}: {error}"}
+    print(json.dumps(answer))

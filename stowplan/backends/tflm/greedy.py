@@ -1,8 +1,12 @@
 """A model of the planner of TensorFlow Lite Micro: where the runtime places buffers, and how large its head is.
 
-It follows the runtime's rules. Buffers with an offset are placed there. The others follow by decreasing size, of equal sizes
-the later one first. Each is placed in the lowest gap that is large enough between the buffers that are placed already and are
-live at the same time.
+It follows the runtime's rules. A buffer with a planned offset is placed at this offset. All other buffers follow by decreasing
+size; of two buffers of equal size, the one that was requested later comes first. Each is placed in the lowest gap that is large
+enough between the buffers that are placed already and are live at the same time. Time is counted in *scopes*: each operator,
+and each subgraph that an operator calls, begins a new one.
+
+The module also places *preserved inputs*, whose bytes nothing overwrites during an inference, above all other buffers. The user
+names them by ``--keep``.
 """
 
 from __future__ import annotations
@@ -25,16 +29,17 @@ class Request(NamedTuple):
     """A buffer that the runtime requests from its planner: first all tensors, then all scratch buffers."""
 
     size: int
-    """Bytes, rounded up."""
+    """Size in bytes, a multiple of the runtime's alignment."""
     first: int
+    """The first scope in which the buffer is live."""
     last: int
-    """The first and the last scope in which the buffer is live, both included."""
+    """The last scope in which the buffer is live."""
     offset: int | None = None
-    """The planned offset; None leaves it to the runtime's planner."""
+    """The planned offset in bytes; None leaves it to the runtime's planner."""
 
 
 def place(requests: Sequence[Request]) -> list[int]:
-    """Returns the offset of each request."""
+    """Returns the offset in bytes of each request."""
     fixed = [number for number, request in enumerate(requests) if request.offset is not None]
     free = [number for number, request in reversed(list(enumerate(requests))) if request.offset is None]
     free.sort(key=lambda number: -requests[number].size)
@@ -56,17 +61,17 @@ def place(requests: Sequence[Request]) -> list[int]:
 
 
 def head(requests: Sequence[Request], offsets: Sequence[int]) -> int:
-    """Bytes of the head under these offsets."""
+    """Bytes of the head if the requested buffers have these offsets."""
     return max((offset + request.size for offset, request in zip(offsets, requests, strict=True)), default=0)
 
 
 def preserved_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
-    """Indices of the tensors of the inputs with these names, as far as they are placed in the head.
+    """Returns the indices of the tensors of the inputs with these names, without those that are not in the head.
 
     Raises
     ------
     InputError
-        There is no such input or there are several, or its offset in the file is fixed.
+        No input or several inputs have a name, or the offset of an input in the file is fixed.
     """
     inputs = model.subgraphs[0].inputs
     kept = dict.fromkeys(named_inputs(names, ((model.tensors[number].own_name, number) for number in inputs)))
@@ -77,7 +82,7 @@ def preserved_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
 
 
 def without_tensors(model: TfliteModel, kept: Sequence[int]) -> TfliteModel:
-    """The model without these tensors: they have no bytes in the arena."""
+    """Returns the model in which the tensors with these indices have no bytes in the arena."""
     tensors = list(model.tensors)
     for number in kept:
         tensors[number] = replace(tensors[number], size=0, is_planned=False)
@@ -91,12 +96,24 @@ def without_tensors(model: TfliteModel, kept: Sequence[int]) -> TfliteModel:
 def stack_on_head(
     model: TfliteModel, kept: Sequence[int], problem: Problem, plan: Plan, head: int
 ) -> tuple[Problem, Plan, list[int]]:
-    """Adds preserved tensors above a head.
+    """Adds preserved tensors above a head, one after the other; they are live all the time.
+
+    Parameters
+    ----------
+    model
+        The model with all its tensors.
+    kept
+        Indices of the preserved tensors, at least one.
+    problem, plan
+        The packing problem of all other buffers, and its plan.
+    head
+        Bytes of the head of that plan.
 
     Returns
     -------
     (Problem, Plan, list of int)
-        The packing problem and its plan with these tensors, and their offsets. The end of the last one is the new head.
+        The packing problem and its plan with these tensors, and the offsets of these tensors. The end of the last one is the
+        new head.
     """
     end = max((buffer.upper for buffer in problem.buffers), default=1)
     buffers, offsets, at = list(problem.buffers), list(plan.offsets), -(-head // ALIGNMENT) * ALIGNMENT

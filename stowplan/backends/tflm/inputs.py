@@ -1,9 +1,9 @@
 """Inputs on which a model is run with and without its plan: given by the user, or drawn at random.
 
 Some operators read indices, axes or sizes from tensors, and the kernels of TensorFlow Lite Micro read or write outside of their
-tensors if these numbers are not valid. Numbers that are drawn for such an operand are therefore valid. That also works if there
-are views and casts between an input and the operand, or if the operand is in a subgraph that an IF or a WHILE runs. It
-does not work for an operand that other operators compute; users must give inputs for such models.
+tensors if these numbers are not valid. If such an operand is an input of the model, valid numbers are drawn for it. There may
+be views and casts between the input and the operand, and the operand may be in a subgraph that an IF or a WHILE runs. If other
+operators compute the operand, its numbers cannot be chosen, and users must give inputs for the model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from stowplan.frontends.tflite.model import IF, OPERATOR_OPTIONS, TYPES, TfliteM
 _VIEWS = (22, 43, 53, 70)
 _GATHER = 36
 
-#: Valid axes are determined only for tensors of at most this many dimensions.
+#: Valid axes are determined only for tensors of at most this many dimensions, because all sets of axes are tried.
 _MAX_DIMENSIONS = 8
 
 _Shape: TypeAlias = tuple[int, ...]
@@ -40,22 +40,22 @@ _INT64_MAX = np.iinfo(np.int64).max
 def draw_inputs(
     model: TfliteModel, seeds: int, inferences: int, kept: Sequence[int], given: Mapping[int, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Returns values of all inputs for all inferences, by ``SEED.INFERENCE.INPUT``.
+    """Returns values of all inputs for all inferences, by ``SEED.INFERENCE.INPUT`` (three numbers).
 
     Parameters
     ----------
     seeds, inferences
-        How many sets of inputs to draw, and the number of inferences of each.
+        How many sets of inputs to draw, and for how many inferences each set has values.
     kept
-        Positions of the inputs that have the same values in all inferences.
+        Positions of the inputs that have the same values in all inferences of a set.
     given
         Values that the user gives, by the position of the input: an array of its shape, or with one more axis in front, along
-        which the inferences are. All other inputs are drawn.
+        which are the values of at least as many inferences. All other inputs are drawn.
 
     Raises
     ------
     UnsupportedError
-        An input has a type that NumPy does not have.
+        An input that is drawn has a type that NumPy does not have.
     """
     valid, values = _ranges(model), dict[str, NDArray[Any]]()
     for seed in range(seeds):
@@ -71,7 +71,10 @@ def draw_inputs(
 
 
 def _draw(generator: np.random.Generator, tensor: TfliteTensor, low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
-    """[elements] Random numbers between ``low`` and ``high``."""
+    """[elements] Random numbers of the tensor's type from ``low`` to ``high``, which are arrays of the same length.
+
+    A floating-point element without a range has a standard normal distribution.
+    """
     name = TYPES[tensor.kind]
     # Other packages may have registered types with NumPy, such as bfloat16.
     if name not in np.sctypeDict or np.dtype(name).isbuiltin != 1:
@@ -83,10 +86,10 @@ def _draw(generator: np.random.Generator, tensor: TfliteTensor, low: NDArray[Any
         low, high = (np.clip(bound, np.iinfo(kind).min, min(np.iinfo(kind).max, _INT64_MAX)) for bound in (low, high))
         return generator.integers(low, np.maximum(low, high), None, kind, endpoint=True)
     # A floating-point element with a range becomes an index by a cast, so a whole number is drawn for it.
-    whole = generator.integers(
+    indices = generator.integers(
         np.where(high < _INT64_MAX, low, 0), np.where(high < _INT64_MAX, np.maximum(low, high), 0), endpoint=True
     )
-    return np.where(high < _INT64_MAX, whole, generator.standard_normal(low.size)).astype(kind)
+    return np.where(high < _INT64_MAX, indices, generator.standard_normal(low.size)).astype(kind)
 
 
 def read_inputs(model: TfliteModel, path: str | Path) -> tuple[dict[int, NDArray[Any]], int | None]:
@@ -101,7 +104,7 @@ def read_inputs(model: TfliteModel, path: str | Path) -> tuple[dict[int, NDArray
     Returns
     -------
     (dict, int or None)
-        Arrays by the position of the input, and the number of inferences; None if no array has one more axis.
+        Arrays by the position of the input, and the number of inferences; None if no array has an axis of inferences.
 
     Raises
     ------
@@ -116,14 +119,14 @@ def read_inputs(model: TfliteModel, path: str | Path) -> tuple[dict[int, NDArray
         with naming(path):
             (place,) = named_inputs([name], ((tensor.own_name, at) for at, tensor in enumerate(tensors)), "the array")
         kind, shape = TYPES[tensors[place].kind], tensors[place].shape
-        is_several = array.ndim > len(shape)
-        if array.dtype.name != kind or array.shape[is_several:] != shape or 0 in array.shape[:is_several]:
+        has_inferences = array.ndim > len(shape)
+        if array.dtype.name != kind or array.shape[has_inferences:] != shape or 0 in array.shape[:has_inferences]:
             expected = f"{kind} {[*shape]}, or with the inferences along one more axis in front"
             raise InputError(f"found {array.dtype.name} {[*array.shape]}, expected {expected}", source=path, place=name)
         if place in given:
             raise InputError("found a second array of one input, expected one", source=path, place=name)
         given[place] = array
-        if is_several:
+        if has_inferences:
             inferences[len(array)] = name
     if len(inferences) > 1:
         counts = " and ".join(f"{count} of {name}" for count, name in inferences.items())
@@ -132,7 +135,11 @@ def read_inputs(model: TfliteModel, path: str | Path) -> tuple[dict[int, NDArray
 
 
 def _ranges(model: TfliteModel) -> dict[int, NDArray[Any]]:
-    """From the index of an input's tensor to the least and the largest valid number of each element, [2, elements]."""
+    """The valid numbers of inputs, by the index of the input's tensor.
+
+    Each is an array [2, elements] with the least and the largest valid number of each element; ± :data:`_INT64_MAX` if all
+    numbers are valid.
+    """
     tensors, file = model.tensors, FlatBuffer(model.data)
     sizes = {number: math.prod(tensors[number].shape) for number in model.subgraphs[0].inputs}
     ranges = {number: np.array([[-_INT64_MAX], [_INT64_MAX]]).repeat(size, 1) for number, size in sizes.items()}
@@ -167,7 +174,16 @@ def _valid(code: int, shapes: Sequence[_Shape], result: _Shape, axis: int) -> li
     """Operands whose numbers must be valid, each as its position and the least and largest valid numbers of its elements.
 
     If there are fewer numbers than elements, they are repeated. Sizes and axes must agree with the shape of the result in the
-    file, which does not depend on the operands.
+    file, which does not depend on the operands. The list is empty for operators that accept all numbers, and for unknown ones.
+
+    Parameters
+    ----------
+    code
+        Number of the operator in the schema.
+    shapes, result
+        Shapes of the operands and of the result.
+    axis
+        The axis of GATHER; 0 for all other operators.
     """
     shape = shapes[0]
     match code:
@@ -185,11 +201,11 @@ def _valid(code: int, shapes: Sequence[_Shape], result: _Shape, axis: int) -> li
             return [(1, pads, pads)]
         case 105 | 128:  # REVERSE_V2 and CUMSUM
             return [(1, range(len(shape)), range(len(shape)))]
-        case 42 | 90 | 95:  # DIV, FLOOR_DIV and FLOOR_MOD: a zero divisor ends the process where numbers are whole
+        case 42 | 90 | 95:  # DIV, FLOOR_DIV and FLOOR_MOD: an integer division by zero ends the process
             return [(1, 1, 1000)]
         case 40 | 56 | 74 | 79 | 82 | 89 | 140 if len(shape) <= _MAX_DIMENSIONS:  # MEAN, ARG_MAX, SUM, ARG_MIN, REDUCE_*
             for axes in itertools.combinations(range(len(shape)), math.prod(shapes[1])):
-                left = tuple(extent for at, extent in enumerate(shape) if at not in axes)
-                if result in (left, tuple(1 if at in axes else extent for at, extent in enumerate(shape))):
+                reduced = tuple(extent for at, extent in enumerate(shape) if at not in axes)
+                if result in (reduced, tuple(1 if at in axes else extent for at, extent in enumerate(shape))):
                     return [(1, axes, axes)]
     return []

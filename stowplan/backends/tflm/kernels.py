@@ -1,10 +1,11 @@
 """Access models of the kernels of TensorFlow Lite Micro: how close to the end of an operand the operator's result may begin.
 
-If the result of an operator lies in the bytes of an operand, the kernel must have read each byte before it overwrites it. An
-access model of a kernel gives, for each element of the result in the order in which they are written, the lowest element of the
-operand that is read for it. Let ``unread[j]`` be the lowest element that is read after element ``j`` of the result is written,
-let elements have ``v`` bytes in the operand and ``w`` bytes in the result, and let ``operand`` and ``result`` be the two
-offsets. Then nothing is overwritten before its last read if and only if, for every ``j`` after which something is read,
+If the result of an operator lies in the bytes of an operand, the operator's code (its *kernel*) must read each byte of the
+operand for the last time before it overwrites the byte. An *access model* of a kernel gives, for each element of the result in
+the order in which they are written, the lowest element of the operand that is read for it. Let ``unread[j]`` be the lowest
+element that is read after element ``j`` of the result is written. Let elements have ``v`` bytes in the operand and ``w`` bytes
+in the result, and let ``operand`` and ``result`` be the two offsets. Then no element is overwritten before its last read if and
+only if, for every ``j`` after which an element is read,
 
     result + (j + 1) * w <= operand + unread[j] * v
 
@@ -40,13 +41,13 @@ _ITEM_BYTES = {
 #: C's character types. A compiler must assume that accesses through them may read or write objects of any other type.
 _CHARACTERS = ("int8", "uint8")
 
-#: Index that stands for no element: nothing is read.
+#: Index that stands for no element, if none is read.
 _NOTHING = np.iinfo(np.int64).max
 
-#: Operators whose result may have the offset of the first operand; true if the result then equals the operand. RESHAPE and
-#: DYNAMIC_UPDATE_SLICE compare the two pointers and copy nothing. EXPAND_DIMS copies each element onto itself, and SQUEEZE
-#: copies all elements onto themselves by one ``memcpy``; compilers require that ``memcpy`` works with equal pointers. CMSIS-NN
-#: has no kernels of its own for these operators.
+#: Operators whose result may have the offset of the first operand. The value is True if the result then equals the operand.
+#: RESHAPE and DYNAMIC_UPDATE_SLICE compare the two pointers and copy nothing if they are equal. EXPAND_DIMS copies each element
+#: onto itself, and SQUEEZE copies all elements onto themselves by one ``memcpy``; compilers require that ``memcpy`` works with
+#: equal pointers. CMSIS-NN has no kernels of its own for these operators.
 IN_PLACE = {"DYNAMIC_UPDATE_SLICE": False, "EXPAND_DIMS": True, "RESHAPE": True, "SQUEEZE": True}
 
 #: Operators whose CMSIS-NN kernels are modelled.
@@ -63,10 +64,11 @@ class _Call:
     """An operator, and one of its operands."""
 
     shapes: Sequence[tuple[int, ...]]
-    """Shapes of the operands, and last that of the result."""
+    """Shapes of the operands, followed by the shape of the result."""
     types: Sequence[str]
     """Their element types, in the same order."""
     attributes: Mapping[str, Any]
+    """Options and constant operands by name, as :func:`distance` takes them."""
     operand: int
     """Index of the operand."""
 
@@ -83,22 +85,26 @@ class _Call:
 
 @dataclass(frozen=True)
 class _Access:
-    """The order in which a kernel reads an operand."""
+    """The access model of a kernel and one of its operands."""
 
     first: Ints
-    """[elements of the result] The lowest element of the operand that is read for it, after the element before was written."""
+    """[elements of the result] The lowest element of the operand that is read for each element of the result, after the element
+    before it was written; :data:`_NOTHING` if none is read."""
     is_copied: bool = False
-    """Whether the elements that are read for an element of the result may be read after it is written."""
+    """Whether the elements that are read for an element of the result may be read after it is written, as by ``memcpy``."""
 
 
 def check_kernels(kernels: str) -> None:
-    """Raise UsageError if there is no such set of kernels."""
+    """Raise UsageError if ``kernels`` is none of :data:`KERNELS`."""
     if kernels not in KERNELS:
         raise UsageError(f"found the kernels {kernels!r}, expected one of {', '.join(KERNELS)}")
 
 
 def is_modelled(operator: str, kernels: str) -> bool:
-    """Whether there is an access model of an operator's kernel; ``operator`` is the schema's name."""
+    """Whether there is an access model of an operator's kernel.
+
+    ``operator`` is its name in the schema, and ``kernels`` one of :data:`KERNELS`; a KeyError is raised for another set.
+    """
     return operator in {"none": (), "reference": (*_MODELS, *IN_PLACE), "cmsis-nn": (*_CMSIS_NN, *IN_PLACE)}[kernels]
 
 
@@ -110,18 +116,20 @@ def distance(
     kernels: str,
     operand: int = 0,
 ) -> int | None:
-    """The least distance with which nothing is overwritten before its last read.
+    """Returns the least distance with which the kernel overwrites no element of the operand before its last read.
 
     The distance is the number of bytes from the start of the result to the end of the operand's elements; padding that was
     added to the operand's size lies beyond that end. Every larger distance is safe as well. If an operator reads one tensor as
-    several operands, it needs the largest of their distances, and none if one of them is None.
+    several operands, the tensor needs the largest of their distances; if one of them is None, the result and the tensor must
+    not overlap.
 
     Parameters
     ----------
     operator
         The schema's name, such as ``CONV_2D``.
     shapes
-        Shapes of all operands in the operator's order, ``()`` for one that is omitted, and last that of the only result.
+        Shapes of all operands in the operator's order, ``()`` for one that is omitted, followed by the shape of the only
+        result.
     types
         Element types in the same order, by the schema's names in lower case, such as ``int8``; ``""`` for an omitted operand.
     attributes
@@ -136,13 +144,15 @@ def distance(
     Returns
     -------
     int or None
-        Bytes; 0 if everything is read before anything is written; None if the two must not overlap, or if there is no access
-        model.
+        The distance in bytes; 0 if the kernel reads the whole operand before it writes the result; None if the two must not
+        overlap, or if there is no access model.
 
     Raises
     ------
     UsageError
-        There is no such set of kernels.
+        ``kernels`` is none of :data:`KERNELS`.
+    ArithmeticError, LookupError, ValueError
+        Shapes or attributes are not those that the kernel accepts.
     """
     check_kernels(kernels)
     call = _Call(shapes, types, attributes, operand)
@@ -160,7 +170,7 @@ def distance(
 
 
 def _least_distance(call: _Call, access: _Access) -> int | None:
-    """The formula in the module's docstring; None if the result is no less than without an overlap."""
+    """The distance by the formula in the module's docstring; None if it is so large that the two do not overlap."""
     item, result_item = _ITEM_BYTES[call.types[call.operand]], _ITEM_BYTES[call.types[-1]]
     unread = np.minimum.accumulate(access.first[::-1])[::-1]
     if not access.is_copied:
@@ -176,9 +186,9 @@ def _least_distance(call: _Call, access: _Access) -> int | None:
 def _as_reference_in_cmsis_nn(operator: str, call: _Call) -> bool:
     """Whether CMSIS-NN's kernel reads no element later than the reference kernel does, in its plain, DSP and vector code.
 
-    That is not so for convolutions with filters of one row, which compute one output channel after the other; for grouped
-    convolutions, which compute one group after the other; for depthwise convolutions of many channels, which compute blocks of
-    channels; and for those of one channel, which run as ordinary convolutions.
+    It reads later elements in four cases: convolutions with filters of one row compute one output channel after the other;
+    grouped convolutions compute one group after the other; depthwise convolutions of many channels compute blocks of channels;
+    and depthwise convolutions of one channel run as ordinary convolutions.
     """
     if operator not in _CMSIS_NN or {call.types[0], call.types[1], call.types[-1]} != {"int8"}:
         return False
@@ -200,6 +210,7 @@ def _element_wise(call: _Call) -> _Access | None:
 
 
 def _convolution(call: _Call) -> _Access | None:
+    """Each element of the result reads a window of the operand, in the channels of its group."""
     filters, channels = call.shapes[1], call.source[-1]
     if call.operand or len(filters) != 4 or channels % filters[3]:
         return None
@@ -211,6 +222,7 @@ def _convolution(call: _Call) -> _Access | None:
 
 
 def _depthwise_convolution(call: _Call) -> _Access | None:
+    """Each element of the result reads a window of the operand in one channel."""
     filters = call.shapes[1]
     if call.operand or len(filters) != 4 or call.result[-1] % call.source[-1]:
         return None
@@ -218,11 +230,20 @@ def _depthwise_convolution(call: _Call) -> _Access | None:
 
 
 def _pooling(call: _Call) -> _Access | None:
+    """Each element of the result reads a window of the operand in its own channel."""
     return _windows(call, call.attributes["filter_height"], call.attributes["filter_width"], np.arange(call.result[-1]))
 
 
 def _windows(call: _Call, height: int, width: int, channels: Ints) -> _Access | None:
-    """Each element of the result reads a window of the operand, from these channels on [channels of the result]."""
+    """Each element of the result reads a window of the operand.
+
+    Parameters
+    ----------
+    height, width
+        Numbers of taps of the window.
+    channels
+        [channels of the result] The first channel of the operand that is read.
+    """
     if len(call.source) != 4 or len(call.result) != 4:
         return None
     batches, rows, columns, depth = call.source
@@ -255,6 +276,7 @@ def _first_taps(size: int, places: int, taps: int, stride: int, dilation: int, p
 
 
 def _fully_connected(call: _Call) -> _Access | None:
+    """Each element of a row of the result reads the whole row of the operand."""
     depth = call.shapes[1][-1]
     if call.operand or prod(call.source) != prod(call.result[:-1]) * depth:
         return None
@@ -262,11 +284,12 @@ def _fully_connected(call: _Call) -> _Access | None:
 
 
 def _row_wise(call: _Call) -> _Access | None:
-    """A row is read once or twice, and once more while the result is written."""
+    """A row is read once or twice, and then once more while the row of the result is written, element by element."""
     return _Access(np.arange(prod(call.result))) if call.source == call.result else None
 
 
 def _pad(call: _Call) -> _Access | None:
+    """Each element of the result reads the element that it copies; padding reads nothing."""
     paddings = call.attributes.get("paddings")
     if call.operand or paddings is None or not len(paddings) == len(call.source) == len(call.result):
         return None
@@ -311,6 +334,7 @@ def _mean(call: _Call) -> _Access | None:
 
 
 def _transpose(call: _Call) -> _Access | None:
+    """Each element of the result reads the element that it copies."""
     perm = call.attributes.get("perm")
     if call.operand or perm is None or sorted(perm) != [*range(len(call.source))]:
         return None

@@ -1,7 +1,8 @@
 """Finds orders of a model's operators that need less memory than the order in the file.
 
-Each subgraph is a problem of operator order. The bytes inside an operator, which are its scratch buffers and the peak of the
-subgraphs that it calls, count as a tensor that the operator writes and that nothing reads.
+Each subgraph is a problem of operator order. The *peak* of a subgraph in an order is the largest number of bytes that are live
+at once while it runs. The *bytes inside* an operator are the bytes of its scratch buffers plus the largest peak of the
+subgraphs that it calls. They count as a tensor that the operator writes and that no operator reads.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class OperatorOrder:
     """From a subgraph to the positions of its operators in the file, in the order in which they run; only subgraphs that are
     reordered."""
     bound: int
-    """A lower bound on the bytes that are live at once, over all orders."""
+    """A lower bound on the peak of the first subgraph, in bytes, over all orders; 0 if nothing is proven."""
 
     def subgraphs(self, model: TfliteModel) -> list[Subgraph]:
         """The model's subgraphs with their operators in this order."""
@@ -41,10 +42,14 @@ class OperatorOrder:
 
 
 def find_order(model: TfliteModel, scratch: Scratch, search: Search | None) -> OperatorOrder:
-    """Finds the order with the lowest peak. A subgraph keeps the order of the file if no better one exists or is found.
+    """Finds an order with a low peak. A subgraph keeps the order of the file if no better one is found.
+
+    It also keeps this order if several of its operators write the same tensor.
 
     Parameters
     ----------
+    scratch
+        Sizes of scratch buffers in bytes, by the operator's position in the file.
     search
         Options of the search for each subgraph; None keeps the order of the file, and only computes the bound.
     """
@@ -52,7 +57,9 @@ def find_order(model: TfliteModel, scratch: Scratch, search: Search | None) -> O
 
 
 def predecessors(model: TfliteModel, graph: int) -> list[set[int]]:
-    """[operators of a subgraph, by position in the file] The operators that must run before it because of a direct dependence.
+    """Returns the operators on which each operator of a subgraph depends directly, by their positions in the file.
+
+    ``graph`` is the index of the subgraph. The list has a set for each operator, in the order of the file.
 
     Raises
     ------
@@ -76,7 +83,7 @@ class _OrderedGraph(NamedTuple):
 
 
 class _OrderSearch:
-    """Orders the subgraphs of a model, those that an operator calls before the operator."""
+    """Orders the subgraphs of a model; a subgraph that an operator calls is ordered before the subgraph of the operator."""
 
     def __init__(self, model: TfliteModel, scratch: Scratch, search: Search | None):
         self._model, self._scratch, self._search = model, scratch, search
@@ -86,7 +93,7 @@ class _OrderSearch:
     def solve_all(self) -> OperatorOrder:
         """Order all subgraphs that the model runs."""
         bound = self._order(0).bound
-        orders = {graph: of_graph.order for graph, of_graph in self._found.items()}
+        orders = {graph: ordered.order for graph, ordered in self._found.items()}
         return OperatorOrder({graph: order for graph, order in orders.items() if list(order) != sorted(order)}, bound)
 
     def _order(self, graph: int) -> _OrderedGraph:
@@ -96,6 +103,7 @@ class _OrderSearch:
         return self._found[graph]
 
     def _solve(self, graph: int) -> _OrderedGraph:
+        """Searches for the best order of a subgraph, and computes a lower bound for all orders."""
         operators = self._model.subgraphs[graph].operators
         file_order = tuple(range(len(operators)))
         bytes_inside = [self._bytes_inside(graph, at, operator) for at, operator in enumerate(operators)]
@@ -118,7 +126,8 @@ class _OrderSearch:
         return _OrderedGraph(order, peak, bound)
 
     def _bytes_inside(self, graph: int, position: int, operator: Operator) -> tuple[int, int]:
-        """Bytes inside an operator: with the orders that were found for the subgraphs it calls, and a lower bound."""
+        """Bytes inside an operator: with the orders that were found for the subgraphs that it calls, and a lower bound on these
+        bytes over all orders of these subgraphs."""
         scratch = sum(map(rounded, self._scratch.get((graph, position), ())))
         called = [self._order(callee) for callee in operator.calls]
         return scratch + max((order.peak for order in called), default=0), scratch + max(
@@ -126,11 +135,15 @@ class _OrderSearch:
         )
 
     def problem(self, graph: int, bytes_inside: Sequence[int] = ()) -> Problem:
-        """The problem of operator order of a subgraph; ``inside`` has the bytes inside of each operator."""
+        """The problem of operator order of a subgraph.
+
+        ``bytes_inside`` has a number for each operator; if it is empty, all are 0. Raises InputError if several operators write
+        the same tensor.
+        """
         return of_graph(self._graphs.graph(graph, bytes_inside))
 
 
-#: Local search ends after _MAX_TRIES tries, or after _PATIENCE tries in a row without an improvement.
+#: Maximum numbers of tries of the local search: in total, and in a row without an improvement.
 _MAX_TRIES, _PATIENCE = 2000, 400
 
 
@@ -144,14 +157,20 @@ def improve_order(
 ) -> OperatorOrder:
     """Searches for an order of the first subgraph with a lower load than ``start`` by moving single operators.
 
+    The *load* of an order is the largest number of bytes that must be live at once.
+
     Parameters
     ----------
     start
-        The order to begin with; it is returned if no better one is found.
+        The order to begin with. It is returned if no better one is found, or if several operators of the first subgraph write
+        the same tensor.
     loads
-        A function of an order that returns, for each moment, a lower bound on the bytes that are live.
+        A function of an order that returns, for each moment, a lower bound on the bytes that are live. The load is the largest
+        of these numbers.
     lower_bound
         A number of bytes that every order needs; the search ends when it is reached.
+    seed
+        Seed of the random numbers that choose the moves.
     should_stop
         A function that says whether to end the search.
     """
@@ -191,9 +210,20 @@ def improve_order(
 def lower_bound(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequence[Pair]) -> int:
     """A lower bound on the head over all orders, if tensors may share bytes.
 
-    For each operator it adds the bytes of its tensors and scratch buffers, less the bytes that its result may share with
-    operands, and the bytes of tensors that are live while it runs in every order but that it does not use. The latter share
-    nothing at that moment. Copies do not count among them, because a copy may lie where its original lies.
+    The bound is the largest number of bytes that an operator needs while it runs: the bytes of its tensors and scratch buffers,
+    minus the bytes that its result may share with operands. The bytes of other tensors that are live at that time in every
+    order are added, because these share no bytes then. Copies and their originals do not count among the other tensors, because
+    they may occupy the same bytes.
+
+    Parameters
+    ----------
+    lives
+        Live ranges of tensors and operators in the order of the file. Only the sets of operators that run, and of tensors that
+        are read before they are written, are used.
+    scratch
+        Sizes of scratch buffers in bytes, by the operator's position in the file.
+    pairs
+        The pairs of tensors that may share bytes.
     """
     sharing: dict[tuple[int, int], list[Pair]] = {}
     copies: dict[int, set[int]] = {}
@@ -224,9 +254,12 @@ def lower_bound(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequ
     return most
 
 
-def _forced_others(model: TfliteModel, graph: int, left_out: set[int]) -> list[int]:
-    """[operators] Bytes that are live in every order while the operator runs, but that it does not use."""
-    tensors = tuple(replace(tensor, size=0) if at in left_out else tensor for at, tensor in enumerate(model.tensors))
+def _forced_others(model: TfliteModel, graph: int, ignored: set[int]) -> list[int]:
+    """[operators] Bytes of the tensors that an operator does not use, but that are live in every order while it runs.
+
+    The tensors with the indices ``ignored`` do not count.
+    """
+    tensors = tuple(replace(tensor, size=0) if at in ignored else tensor for at, tensor in enumerate(model.tensors))
     operators = model.subgraphs[graph].operators
     try:
         problem = _OrderSearch(replace(model, tensors=tensors), {}, None).problem(graph)

@@ -1,4 +1,7 @@
-"""Finds the pairs of tensors that may share bytes, from the reads and writes of the kernels of a model's operators."""
+"""Finds the pairs of tensors that may share bytes, from the reads and writes of the kernels of a model's operators.
+
+A *kernel* is the code of an operator. The *planned* tensors are those that the plan gives an offset in the head of the arena.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from stowplan.frontends.tflite import model as schema
 from stowplan.frontends.tflite.flatbuffer import FlatBuffer
 from stowplan.frontends.tflite.model import Operator, TfliteModel
 
-#: Options by operator: the name, the number of the field in the schema, its format in :mod:`struct`, and its default.
+#: The options of operators on which the reads of their kernels depend, by the operator's name. Each option is a name, the
+#: number of the field in the schema, the field's format in :mod:`struct`, and the default.
 _WINDOW = (("padding", 0, "b", 0), ("stride_w", 1, "i", 0), ("stride_h", 2, "i", 0))
 _POOLING = (*_WINDOW, ("filter_width", 3, "i", 0), ("filter_height", 4, "i", 0))
 _OPTIONS: dict[str, tuple[tuple[str, int, str, int], ...]] = {
@@ -26,7 +30,7 @@ _OPTIONS: dict[str, tuple[tuple[str, int, str, int], ...]] = {
 }
 _PADDINGS = ("SAME", "VALID")
 
-#: Operators whose constant second operand decides what the kernel reads, with its name among the attributes of
+#: Operators whose constant second operand decides which elements the kernel reads, with its name among the attributes of
 #: :func:`~stowplan.backends.tflm.kernels.distance`.
 _CONSTANT_OPERANDS = {"MEAN": "axis", "PAD": "paddings", "PADV2": "paddings", "TRANSPOSE": "perm"}
 _STRUCT_FORMATS = {"int32": "i", "int64": "q"}
@@ -45,27 +49,30 @@ class Pair(NamedTuple):
     place: tuple[int, int]
     """The operator: the number of its subgraph, and its position there; (-1, -1) for two copies."""
     operand: int
+    """Index of the operand, or of the first of two copies."""
     result: int
+    """Index of the result, or of the second of two copies."""
     distance: int | None
     """The smallest number of bytes from the start of the result to the end of the operand's elements with which nothing is
-    overwritten too early. None if the two may share bytes only at the same offset."""
+    overwritten too early. None if the two tensors may share bytes only at the same offset."""
     is_copy: bool = False
-    """Whether both have the same contents from the moment when both are written. Then either of them may die first."""
+    """Whether the two tensors have the same contents once both are written. Then they may share bytes although both are needed
+    later, whichever of their live ranges ends first."""
 
 
 def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
     """Finds all pairs of a model for a set of kernels: ``reference``, ``cmsis-nn``, or ``none``, for which there are no pairs.
 
-    There are no pairs for operators that call subgraphs, use variables, are custom, or have several results, and no pairs whose
-    operand is an output of its subgraph and would be overwritten. Live ranges are not considered here. Any two copies of one
-    tensor are a pair.
+    There are no pairs for operators that call subgraphs, use variables, are custom, or have several results. There is also no
+    pair whose operand is an output of its subgraph and would be overwritten. Live ranges are not considered here. Any two
+    copies of one tensor are a pair.
 
     Raises
     ------
     InputError
         Options or values lie beyond the end of the file.
     UsageError
-        There is no such set of kernels.
+        There is no set of kernels of this name.
     """
     check_kernels(kernels)
     if kernels == "none":
@@ -87,9 +94,10 @@ def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
 
 
 def unmodelled(model: TfliteModel, kernels: str) -> int:
-    """How many operators of a model have no access model in a set of kernels, so that their tensors share no bytes.
+    """Returns how many operators of a model have no access model in a set of kernels, so that their tensors share no bytes.
 
-    An *access model* gives the order in which a kernel reads and writes its elements.
+    An *access model* gives the order in which a kernel reads and writes its elements. Raises KeyError if there is no set of
+    kernels of this name.
     """
     operators = [operator for subgraph in model.subgraphs for operator in subgraph.operators]
     return sum(not is_modelled(schema.OPERATORS.get(operator.code, ""), kernels) for operator in operators)
@@ -109,7 +117,7 @@ class _OperatorReader:
         self._writers = Counter(number for every in graphs_writes for writes in every for number in writes)
 
     def pairs(self, place: tuple[int, int], operator: Operator) -> list[Pair]:
-        """The pairs of one operator."""
+        """The pairs of one operator, whose subgraph and position in it are ``place``."""
         tensors, name = self._model.tensors, schema.OPERATORS.get(operator.code)
         operands_and_results = (*operator.reads, *operator.writes)
         if name is None or len(operator.writes) != 1 or any(tensors[number].is_variable for number in operands_and_results):
@@ -159,7 +167,7 @@ class _OperatorReader:
         return None if None in distances else max(other for other in distances if other is not None)
 
     def _attributes(self, name: str, operator: Operator, operands: list[int]) -> dict[str, Any] | None:
-        """The options and constant operands that the kernel's reads depend on, by name; None if one is missing or invalid."""
+        """The options and constant operands on which the kernel's reads depend, by name; None if one is missing or invalid."""
         attributes: dict[str, Any] = {}
         fields = _OPTIONS.get(name, ())
         at = self._file.field(operator.table, schema.OPERATOR_OPTIONS)

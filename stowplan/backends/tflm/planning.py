@@ -1,6 +1,9 @@
 """Plans a model's arena: finds an order of operators and offsets of tensors, and writes them into the model.
 
-The head never needs more bytes than with the runtime's own planner, unless inputs are preserved for the next inference.
+The *head* is the part of the arena that is planned: activations and scratch buffers. It never needs more bytes than with the
+runtime's own planner, unless inputs are *preserved*: nothing overwrites their bytes, so that they need not be set again before
+the next inference. If the reads and writes of an operator's code (its *kernel*) are known, its result may share bytes with its
+operands.
 """
 
 from __future__ import annotations
@@ -69,7 +72,7 @@ class Summary(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     kept: int
     """Bytes of the head that preserved inputs need; they lie above everything else."""
     keep: tuple[int, ...] = ()
-    """Indices of the tensors of these inputs."""
+    """Indices of the tensors of the preserved inputs, among the tensors of all subgraphs."""
     kernels: str
     """The set of kernels whose reads and writes decide which tensors may share bytes."""
     shared: int
@@ -77,13 +80,14 @@ class Summary(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     unmodelled: int
     """How many operators have kernels whose reads and writes are not known; their tensors share nothing."""
     greedy: int
-    """Size of the head if the runtime plans."""
+    """Size of the head if the runtime's own planner places all buffers."""
     moved: int
     """How many operators run at another position than in the file."""
     scratch: dict[str, tuple[int, ...]]
     """Sizes of the scratch buffers of each operator, by ``SUBGRAPH:POSITION`` in the file."""
     scratch_from: str
-    """Where these sizes come from: ``given``, ``measured`` or ``reference kernels``."""
+    """Where these sizes come from: ``given`` if the user gave any, otherwise ``measured`` if the runtime was available,
+    otherwise ``reference kernels``."""
     offsets: tuple[int, ...]
     """[tensors of all subgraphs] Offset of each tensor; -1 if the runtime places it."""
     orders: dict[int, tuple[int, ...]]
@@ -107,6 +111,7 @@ class Planned:
     source: TfliteModel
     """The model as it was read."""
     summary: Summary
+    """The plan with its figures."""
     data: bytes
     """The contents of the model file with the plan."""
     problem: Problem
@@ -137,33 +142,41 @@ def plan_model(
     path
         The model file.
     scratch
-        Sizes of scratch buffers, as texts that :func:`stowplan.backends.tflm.scratch.read_sizes` reads. They take precedence.
+        Sizes of scratch buffers, as texts that :func:`stowplan.backends.tflm.scratch.read_sizes` reads. They take precedence
+        over all other sizes.
     measured
-        Measured sizes of scratch buffers. Sizes that are neither given nor measured are those of the reference kernels.
+        Measured sizes of scratch buffers, from :func:`stowplan.backends.tflm.runtime.measured`; None if nothing was measured.
+        Sizes that are neither given nor measured are those of the reference kernels.
     replace_offline_plan
         Whether a plan in the model file is replaced, except for tensors of custom operators. Without it, a model that has a
         plan is refused.
     reorder
         Whether operators may run in another order than in the file.
     kernels
-        The set of kernels on the device; their reads and writes decide which tensors may share bytes
-        (:mod:`stowplan.backends.tflm.overlap`).
+        The set of kernels on the device, ``reference`` or ``cmsis-nn``; their reads and writes decide which tensors may share
+        bytes (:mod:`stowplan.backends.tflm.overlap`). With ``none``, live tensors share no bytes.
     keep
-        Names of inputs that are preserved during an inference: nothing overwrites their bytes. The runtime's own planner
+        Names of inputs that are preserved: nothing overwrites their bytes during an inference. The runtime's own planner
         preserves no input.
     options
-        Options of each search; 10 seconds by default. With ``deterministic`` the plan does not depend on the load of the
-        machine.
+        Options of each search; None means a time limit of 10 seconds. With ``deterministic`` the plan does not depend on the
+        load of the machine.
     cancel
         Ends the searches once it is set; the best plan so far is returned.
+
+    Returns
+    -------
+    Planned
+        The planned model. Its plan has passed the check of :mod:`stowplan.backends.tflm.check`.
 
     Raises
     ------
     InputError
-        The file cannot be read, contains a plan, has an operator whose scratch buffers have unknown sizes, or has no input with
-        a name of ``keep``.
+        The file cannot be read, contains a plan that is not to be replaced, or has an operator whose scratch buffers have
+        unknown sizes. A name of ``keep`` is that of no input, of several, or of one with a fixed offset. A file with sizes of
+        scratch buffers is invalid.
     UsageError
-        Sizes of scratch buffers are given for an operator that does not exist.
+        Sizes of scratch buffers are invalid or for an operator that does not exist, or there is no such set of kernels.
     VerificationError
         The check of the planned model failed; that is a fault of stowplan.
     """
@@ -305,7 +318,8 @@ def plan_and_run(
     Parameters
     ----------
     run
-        Whether to run anything in TFLM. If false, or if its Python package is not installed, nothing is measured, either.
+        Whether to run the models in TFLM. If false, or if its Python package is not installed, scratch buffers are not measured
+        either.
     seeds, inferences
         See :func:`stowplan.backends.tflm.runtime.run`.
     inputs
@@ -314,19 +328,21 @@ def plan_and_run(
     on_progress
         Is called with a line of text before each part of the work.
     cancel
-        Ends the searches once it is set; nothing is run after that.
+        Ends the searches once it is set; no model is run after that.
 
-    The other parameters are those of :func:`plan_model`.
+    All other parameters are those of :func:`plan_model`.
 
     Returns
     -------
     (Planned, Run or None, str)
-        The plan; the measurements and the comparison of outputs, None if nothing was run; and the reason why nothing was run.
+        The plan; the measurements and the comparison of outputs, None if no model was run; and the reason why no model was run,
+        empty if models were run.
 
     Raises
     ------
     InputError, UsageError, VerificationError
-        As :func:`plan_model`. Also if the inputs do not match the model, or if the runtime fails on the planned model only.
+        As :func:`plan_model`. InputError also if the inputs do not match the model, and VerificationError also if the runtime
+        crashes while it runs the planned model.
     """
     model = _read(path, replace_offline_plan)
     measured: scratch_memory.Scratch | None = None
@@ -385,7 +401,10 @@ def _scratch_sizes(
     measured: scratch_memory.Scratch | None,
     path: str | Path,
 ) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Sizes of all scratch buffers: given by the user, otherwise measured, otherwise those of the reference kernels."""
+    """Sizes in bytes of all scratch buffers: given by the user, otherwise measured, otherwise those of the reference kernels.
+
+    Raises InputError if the sizes for an operator are not known, and the errors of :func:`~.scratch.read_sizes`.
+    """
     sizes_of, unknown = scratch_memory.of_reference_kernels(model)
     for name, sizes in (measured or {}).items():
         # A measurement gives only the sum of an operator's buffers. If it agrees with the reference kernels, their sizes are

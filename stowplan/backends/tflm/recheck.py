@@ -18,17 +18,27 @@ from stowplan.backends.tflm.greedy import without_tensors
 from stowplan.backends.tflm.order import OperatorOrder
 from stowplan.backends.tflm.overlap import overlaps
 from stowplan.backends.tflm.planning import FORMAT, Summary
+from stowplan.backends.tflm.scratch import operator_at
 from stowplan.backends.tflm.write import with_offsets, with_orders
-from stowplan.errors import InputError
+from stowplan.errors import InputError, brief
 from stowplan.frontends.tflite.model import AT_RUNTIME, read_tflite, scopes
+
+#: Sizes and offsets of the runtime are smaller than this number of bytes.
+_END = 1 << 31
 
 
 def read_summary(path: str | Path) -> Summary:
-    """Reads a plan that ``stowplan tflm -o plan.json`` has written; raises InputError if the file is no such plan."""
+    """Reads a plan that ``stowplan tflm -o plan.json`` has written.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is no plan of this kind.
+    """
     data = files.read_bytes(path)
     try:
         values: dict[str, Any] = msgspec.json.decode(data, type=dict[str, Any])
-        # The file also has what the runtime measured, which depends on the machine and is not checked.
+        # The file also has the measurements of the runtime, which depend on the machine and are not checked.
         summary_values = {name: value for name, value in values.items() if name in Summary.__struct_fields__}
         return msgspec.convert(summary_values, Summary, strict=False)
     except msgspec.MsgspecError as error:
@@ -36,12 +46,19 @@ def read_summary(path: str | Path) -> Summary:
 
 
 def recheck(model_path: str | Path, summary: Summary) -> list[str]:
-    """Checks a plan against its model; returns a line for each fault, so an empty list if the plan is valid.
+    """Checks a plan against its model.
+
+    Returns
+    -------
+    list of str
+        A line for each fault; empty if the plan is valid.
 
     Raises
     ------
     InputError
-        The model cannot be read.
+        The model cannot be read, or the plan cannot be written into it, for example because an offset is 2 GiB or more.
+    UsageError
+        The plan names a set of kernels that does not exist.
     """
     source = read_tflite(model_path, replace_offline_plan=True)
     counts = [len(source.tensors), sum(len(graph.operators) for graph in source.subgraphs)]
@@ -55,8 +72,13 @@ def recheck(model_path: str | Path, summary: Summary) -> list[str]:
     file_positions = {(graph, to): (graph, at) for graph, steps in order.orders.items() for to, at in enumerate(steps)}
     sizes = {}
     for name, pieces in summary.scratch.items():
-        subgraph, _, at = name.partition(":")
-        sizes[int(subgraph), int(at)] = pieces
+        operator = operator_at(source, name)
+        if operator is None:
+            return [f"scratch: found operator {brief(name, 80)!r}, expected SUBGRAPH:POSITION of one of the model's operators"]
+        wrong_sizes = [size for size in pieces if not 0 <= size < _END]
+        if wrong_sizes:
+            return [f"scratch: found {wrong_sizes[0]} bytes for operator {name}, expected at least 0 and less than 2 GiB"]
+        sizes[operator] = pieces
     lives = scopes(len(model.tensors), order.subgraphs(model))
     arena = Arena(model, lives, sizes, file_positions, overlaps(model, summary.kernels))
     planned_offsets = [summary.offsets[number] for number in model.planned]

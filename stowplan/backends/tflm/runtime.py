@@ -1,6 +1,8 @@
 """Runs TensorFlow Lite Micro, if its Python package is installed, to measure memory and to compare outputs.
 
-It measures scratch buffers, the head and the tail of the arena, and the smallest arena that works.
+It measures scratch buffers (temporary memory of a kernel), the smallest arena with which a model runs, and the two parts of the
+arena: the *head*, which has activations and scratch buffers, and the *tail*, which has persistent data. The *reference kernels*
+are the runtime's portable implementations of operators.
 """
 
 from __future__ import annotations
@@ -28,10 +30,10 @@ from stowplan.backends.tflm.write import one_operator, with_offsets
 from stowplan.errors import VerificationError
 from stowplan.frontends.tflite.model import ALIGNMENT, AT_RUNTIME, TfliteModel
 
-#: Name of the wheel, and of its Python package.
+#: Name of the wheel, and of the Python package that it installs.
 WHEEL, _PACKAGE = "tflite-micro", "tflite_micro"
 
-#: Number of the type of resource handles.
+#: Number of the type of resource handles in the TensorFlow Lite schema.
 _RESOURCE_TYPE = 13
 
 #: The runtime may end an inference early. At most this many inferences are run for each one that should be completed.
@@ -55,13 +57,16 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     head: int
     """Size of the head with the plan."""
     tail: int
-    """Size of the tail, which holds persistent data, with the plan. It is smaller on 32-bit devices, whose pointers are."""
+    """Size of the tail, which holds persistent data, with the plan. On 32-bit devices it is smaller, because pointers are
+    smaller there."""
     arena: int
     """The smallest arena with which the planned model runs, a multiple of 16."""
     greedy_head: int
-    """The same three sizes for the model without the plan."""
+    """Size of the head without the plan."""
     greedy_tail: int
+    """Size of the tail without the plan."""
     greedy_arena: int
+    """The smallest arena with which the model runs without the plan, a multiple of 16."""
     seeds: int
     """How many runs there were, each with a new interpreter and its own inputs."""
     inferences: int
@@ -73,16 +78,15 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     """The runtime's message about the last inference that ended with an error; empty if none did."""
     is_undefined: bool
-    """Whether the outputs of the model without a plan change if no tensors share bytes:
-
-    it reads bytes that were never written.
-    """
+    """Whether the outputs of the model without the plan change if no tensors share bytes, which shows that the model reads
+    bytes that were never written. This is tested only if outputs with the plan differ."""
     differs: tuple[int, int] | None
-    """The first seed and inference with other outputs or another status; None if all outputs are equal bit by bit."""
+    """The first seed and inference with other outputs or another status; None if all outputs are equal bit by bit, or if
+    ``is_undefined``."""
 
 
 def version() -> str | None:
-    """Version of the runtime's wheel; None if it is not installed."""
+    """Returns the version of the runtime's wheel; None if the wheel is not installed."""
     return importlib.metadata.version(WHEEL) if importlib.util.find_spec(_PACKAGE) is not None else None
 
 
@@ -92,15 +96,21 @@ def measured(model: TfliteModel, *, every: bool = False, timeout: float = 120.0)
     Parameters
     ----------
     every
-        Whether all operators are measured. By default only those are whose kernels are known to request scratch memory, and
-        those of which nothing is known.
+        Whether all operators are measured. By default an operator is measured only if its reference kernel requests scratch
+        memory, or if that is not known. Operators that call subgraphs, use resources or read a tensor whose shape a kernel
+        computes cannot run alone and are never measured.
     timeout
-        Seconds.
+        Seconds after which the runtime's process is ended.
+
+    Returns
+    -------
+    Scratch
+        For each measured operator, one size in bytes, which is the sum of its scratch buffers, or no size if it has none.
 
     Raises
     ------
     UnsupportedError
-        The runtime does not support an operator.
+        The runtime is not installed, does not support an operator, or takes longer than the timeout.
     """
     known, unknown = of_reference_kernels(model)
     places = [
@@ -157,14 +167,17 @@ def run(
         Inputs of the user and their number of inferences, from :func:`~stowplan.backends.tflm.inputs.read_inputs`. Other inputs
         are drawn at random.
     timeout
-        Seconds.
+        Seconds after which the runtime's process is ended.
 
     Raises
     ------
     UnsupportedError
-        The runtime does not support the model, or fails on it.
+        The runtime is not installed, does not support the model, fails on it, or takes longer than the timeout; or a kernel
+        computes the shape of an output and ignores the declared one.
+    InputError
+        A name of ``keep`` is that of no input, of several, or of one with a fixed offset.
     VerificationError
-        The runtime fails on the planned model only.
+        The runtime's process crashes while it runs the planned model.
     """
     if any(model.tensors[number].is_resized for number in model.subgraphs[0].outputs):
         # The runtime's Python interface reads as many bytes as the declared shape has.
@@ -201,7 +214,11 @@ def _run_child(
     job: Mapping[str, Any] = MappingProxyType({}),
     inputs: Mapping[str, Any] = MappingProxyType({}),
 ) -> dict[str, Any]:
-    """Starts :mod:`stowplan.backends.tflm.child` with some models and inputs; returns its answer."""
+    """Starts :mod:`stowplan.backends.tflm.child` with some models, by name, and inputs; returns its answer.
+
+    The answer gets a field ``message`` with the runtime's last message about an inference that failed. Raises UnsupportedError
+    or VerificationError as :func:`run` does.
+    """
     plenty = _EXTRA_ARENA_BYTES + 2 * len(model.data) + sum(tensor.size for tensor in model.tensors)
     with tempfile.TemporaryDirectory(prefix="stowplan-tflm-") as name:
         folder = Path(name)

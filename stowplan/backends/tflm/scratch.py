@@ -1,7 +1,8 @@
-"""Scratch buffers: temporary memory that a kernel requests from the runtime, and that is live while its operator runs.
+"""Sizes of scratch buffers: temporary memory that a kernel requests from the runtime, and that is live while its operator runs.
 
-The sizes are those of the reference kernels, or the user gives them (as text, as a table, or as the log of a device), or they
-are measured (:mod:`stowplan.backends.tflm.runtime`). Kernels of other libraries request other sizes.
+The sizes are those of the reference kernels, which are the runtime's portable implementations of operators; or the user gives
+them (as text, as a table, or as the log of a device); or they are measured (:mod:`stowplan.backends.tflm.runtime`). Kernels of
+other libraries request other sizes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from stowplan import files
-from stowplan.errors import InputError, UsageError
+from stowplan.errors import InputError, UsageError, brief
 from stowplan.frontends.tflite.model import ALIGNMENT, CUSTOM, Operator, Scopes, TfliteModel, TfliteTensor
 
 #: From an operator, given by its subgraph and its position there in the file, to the sizes of its scratch buffers in bytes, not
@@ -30,14 +31,21 @@ _POINTER = 8
 #: A line of the log of a runtime that was built with ``TF_LITE_SHOW_MEMORY_USE``.
 _LOG_LINE = re.compile(r"\(id=(\d+)\): size=(\d+), offset=-?\d+, first_used=(-?\d+) last_used=(-?\d+)")
 
+#: ``SUBGRAPH:POSITION`` of an operator, and a size in bytes. Larger numbers than these exist in no model.
+_OPERATOR, _SIZE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})"), re.compile(r"[0-9]{1,18}")
+
 
 def rounded(size: int) -> int:
-    """A size as the runtime rounds it up, to a multiple of the alignment."""
+    """Returns a size in bytes, rounded up to a multiple of the alignment as the runtime does it."""
     return size + -size % ALIGNMENT
 
 
 def of_reference_kernels(model: TfliteModel) -> tuple[dict[tuple[int, int], tuple[int, ...]], list[tuple[int, int]]]:
-    """Sizes of the scratch buffers of the reference kernels, and the operators for which they are not known."""
+    """Returns the sizes in bytes of the scratch buffers of the reference kernels, and the operators for which they are unknown.
+
+    Operators are given by their subgraph and their position in the file. An operator that is in neither result has no scratch
+    buffers.
+    """
     sizes_of: dict[tuple[int, int], tuple[int, ...]] = {}
     unknown = []
     for graph, subgraph in enumerate(model.subgraphs):
@@ -56,17 +64,17 @@ def _kernel_sizes(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[
         return _custom_sizes(operator, tensors)
     if operator.is_opaque:
         return None
-    ask = _SIZES_OF_CODE.get(operator.code)
+    sizes_of_kernel = _SIZES_OF_CODE.get(operator.code)
     reads = [tensors[number] for number in operator.reads]
     writes = [tensors[number] for number in operator.writes]
     try:
-        return () if ask is None else ask(reads, writes)
+        return () if sizes_of_kernel is None else sizes_of_kernel(reads, writes)
     except (IndexError, ValueError):
         return None
 
 
 def _custom_sizes(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[int, ...] | None:
-    """The same for a custom operator."""
+    """Sizes of a custom operator's scratch buffers; None if they are not known."""
     if operator.custom == "ethos-u":
         bases = len(operator.reads) + len(operator.writes)
         return 8 * bases, _POINTER * bases
@@ -79,36 +87,44 @@ def _custom_sizes(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[
 
 
 def _elements(tensor: TfliteTensor) -> int:
+    """The number of elements of a tensor."""
     return math.prod(tensor.shape)
 
 
 def _filter(reads: Sequence[TfliteTensor], _: Sequence[TfliteTensor]) -> tuple[int, ...]:
-    """Filters of type int4 are unpacked into scratch memory."""
+    """Filters of type int4 are unpacked into scratch memory, one byte for each element."""
     return (_elements(reads[1]),) if reads[1].kind == _INT4 else ()
 
 
 def _svdf(reads: Sequence[TfliteTensor], writes: Sequence[TfliteTensor]) -> tuple[int, ...]:
+    """SVDF has a 32-bit number for each batch and filter and, unless its weights are floats, one for each batch and unit."""
     batch, filters = reads[0].shape[0], reads[1].shape[0]
     units = () if reads[1].kind == _FLOAT32 else (4 * batch * writes[0].shape[-1],)
     return (4 * batch * filters, *units)
 
 
 def _sums(reads: Sequence[TfliteTensor], writes: Sequence[TfliteTensor]) -> tuple[int, ...]:
+    """MEAN and SUM of int8 or int16 accumulate each element of the result in 32 bits; the other buffers are those of
+    :func:`_extremes`."""
     accumulators = (4 * _elements(writes[0]),) if reads[0].kind in (_INT8, _INT16) else ()
     return (*accumulators, *_extremes(reads, writes))
 
 
 def _extremes(reads: Sequence[TfliteTensor], _: Sequence[TfliteTensor]) -> tuple[int, ...]:
+    """Reductions have a 32-bit number for each dimension of the operand, and one for each axis along which they reduce."""
     return 4 * len(reads[0].shape), 4 * _elements(reads[1])
 
 
 def _lstm(reads: Sequence[TfliteTensor], writes: Sequence[TfliteTensor]) -> tuple[int, ...]:
+    """LSTM has four buffers with as many elements as the cell state: floats, or 16-bit numbers for all other types."""
     # The variables are the output state and the cell state; the cell state has the shape [batch, state].
     cell = [tensor for tensor in reads if tensor.is_variable][1]
     return (_elements(cell) * (4 if cell.kind == _FLOAT32 else 2),) * 4
 
 
 def _transposed(reads: Sequence[TfliteTensor], writes: Sequence[TfliteTensor]) -> tuple[int, ...]:
+    """TRANSPOSE_CONV of integers accumulates the result in 32 bits (int8) or 64 bits (int16), and widens a bias of int16 to 64
+    bits."""
     values = reads[2]
     wide = (8 * _elements(reads[3]),) if len(reads) > 3 and reads[3].kind == values.kind == _INT16 else ()
     accumulators = {_INT8: (4 * _elements(writes[0]),), _INT16: (8 * _elements(writes[0]),)}
@@ -116,10 +132,12 @@ def _transposed(reads: Sequence[TfliteTensor], writes: Sequence[TfliteTensor]) -
 
 
 def _dimensions(reads: Sequence[TfliteTensor], _: Sequence[TfliteTensor]) -> tuple[int, ...]:
+    """MIRROR_PAD has two buffers with a 32-bit number for each dimension."""
     return (4 * len(reads[0].shape),) * 2
 
 
 def _pointers(reads: Sequence[TfliteTensor], _: Sequence[TfliteTensor]) -> tuple[int, ...]:
+    """ADD_N has a pointer to each operand."""
     return (_POINTER * len(reads),)
 
 
@@ -142,21 +160,25 @@ def read_sizes(model: TfliteModel, scopes: Scopes, texts: Iterable[str]) -> dict
 
     Parameters
     ----------
+    scopes
+        The scopes of the model in the order of the file, by which a log names operators.
     texts
         Each is ``OPERATOR=BYTES``, with several sizes joined by ``+``, or the path of a file. An operator is its position in
         the first subgraph, or ``SUBGRAPH:POSITION``. A file is a JSON table from operators to a number of bytes or a list of
         them, or the log of a runtime that was built with ``TF_LITE_SHOW_MEMORY_USE``. A log is complete: operators that it does
-        not mention have no scratch buffers.
+        not mention have no scratch buffers. If an operator occurs in several texts, the last one counts.
 
     Raises
     ------
-    UsageError, InputError
-        There is no such file or operator, a text has no sizes, or the log is that of another model.
+    UsageError
+        An operator does not exist, or a size is not a whole number.
+    InputError
+        A file cannot be read, or is neither a table nor a log; or the log is that of another model.
     """
     sizes_of: dict[tuple[int, int], tuple[int, ...]] = {}
     for text in texts:
         name, equals, sizes = text.partition("=")
-        if equals and re.fullmatch(r"[\d:]+", name):
+        if equals and re.fullmatch(r"[0-9:]+", name):
             sizes_of[_operator(model, name, f"--scratch {text}")] = _sizes(sizes.split("+"), f"--scratch {text}")
             continue
         content = files.read_bytes(Path(text)).decode(errors="replace")
@@ -174,26 +196,37 @@ def read_sizes(model: TfliteModel, scopes: Scopes, texts: Iterable[str]) -> dict
     return sizes_of
 
 
+def operator_at(model: TfliteModel, name: str) -> tuple[int, int] | None:
+    """Returns the subgraph and the position of an operator from a text ``SUBGRAPH:POSITION``.
+
+    It is None if the text has another form, or if there is no such operator.
+    """
+    match = _OPERATOR.fullmatch(name)
+    if match is None:
+        return None
+    graph, position = int(match[1]), int(match[2])
+    return (graph, position) if graph < len(model.subgraphs) and position < len(model.subgraphs[graph].operators) else None
+
+
 def _operator(model: TfliteModel, name: str, place: str) -> tuple[int, int]:
     """The subgraph and position of an operator from its text; ``place`` begins the message if there is none."""
-    numbers = [int(part) for part in name.split(":") if part.isdigit()]
-    graph, position = numbers if len(numbers) == 2 else (0, numbers[0] if len(numbers) == 1 else -1)
-    if not (0 <= graph < len(model.subgraphs) and 0 <= position < len(model.subgraphs[graph].operators)):
+    operator = operator_at(model, name if ":" in name else f"0:{name}")
+    if operator is None:
         count = len(model.subgraphs[0].operators)
-        raise UsageError(f"{place}: found operator {name!r}, expected 0 to {count - 1}, or SUBGRAPH:PLACE")
-    return graph, position
+        raise UsageError(f"{place}: found operator {brief(name, 80)!r}, expected 0 to {count - 1}, or SUBGRAPH:POSITION")
+    return operator
 
 
 def _sizes(values: Sequence[object], place: str) -> tuple[int, ...]:
-    """Sizes in bytes from their texts or numbers."""
+    """Sizes in bytes from their texts or numbers; raises UsageError, which begins with ``place``, for anything else."""
     texts = [str(value) for value in values]
-    if not all(text.isdigit() for text in texts):
-        raise UsageError(f"{place}: found {'+'.join(texts)!r}, expected bytes")
+    if not all(_SIZE.fullmatch(text) for text in texts):
+        raise UsageError(f"{place}: found {brief('+'.join(texts), 80)!r}, expected bytes")
     return tuple(int(text) for text in texts)
 
 
 def _log_sizes(model: TfliteModel, scopes: Scopes, content: str, source: str) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Sizes of all operators from the log of a device."""
+    """Sizes of all operators from the log of a device; raises InputError if the log is that of another model."""
     rows = [tuple(map(int, match)) for match in _LOG_LINE.findall(content)]
     sizes = [tensor.size for tensor in model.tensors]
     tensors = [row for row in zip(sizes, scopes.first, scopes.last, strict=True) if row[0]]

@@ -1,10 +1,9 @@
-"""Writes plans into TensorFlow Lite models, as the offline memory plan of TensorFlow Lite Micro, and models as C and C++
-sources.
+"""Writes a plan into a TensorFlow Lite model, as the offline memory plan of TensorFlow Lite Micro, and the model as C or C++.
 
 An offline memory plan is an entry of the model's metadata with the offset of each tensor in the arena. The runtime places all
 other buffers around these tensors. The rest of the file is not changed: new tables are put before it and refer to the
-tables in it, since all references in a flatbuffer point forward. Sources have the same form as those of TensorFlow Lite Micro's
-own tools.
+tables in it, since all references in a flatbuffer point forward. C and C++ sources have the same form as those of TensorFlow
+Lite Micro's own tools.
 """
 
 from __future__ import annotations
@@ -31,6 +30,7 @@ _PLAN_VERSION = 1
 #: The old file begins at a multiple of this many bytes in the new one, so that its data stay aligned.
 _FILE_ALIGNMENT = 64
 
+#: Number of the root table's field with the version of the schema, the only one that is no reference.
 _MODEL_VERSION = 0
 
 
@@ -41,16 +41,17 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
     ----------
     source
         The model for which the plan was made, as :func:`stowplan.read` reads it. If it contains a plan already, the offsets of
-        that plan are replaced if it was read with ``replace_offline_plan``; otherwise they stay.
+        that plan are replaced if the problem was read with ``replace_offline_plan``; otherwise they stay.
     plan
-        The plan; it is verified again.
+        A plan of the packing problem of the model; it is verified again.
     path
         The new model; may be the same file as ``source``.
 
     Raises
     ------
     InputError
-        The plan is not valid for this model, or the model has data outside of the flatbuffer.
+        The model cannot be read, the plan is not valid for it, an offset is 2 GiB or more, the model has data outside of the
+        flatbuffer, or the new file cannot be written.
     """
     with collecting_unmodelled():
         # Warnings about this model were issued when the plan was made.
@@ -66,7 +67,7 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
 
 
 def offsets(model: TfliteModel, plan: Plan) -> list[int]:
-    """[tensors] Offsets: those of the plan, and those of the file for tensors that are not planned."""
+    """[tensors] Returns the offset of each tensor in bytes: from the plan, or from the file if the tensor is not planned."""
     every = list(model.offsets)
     for number, at in zip(model.planned, plan.offsets, strict=False):
         every[number] = at
@@ -79,7 +80,8 @@ def with_orders(model: TfliteModel, orders: Mapping[int, Sequence[int]]) -> byte
     Parameters
     ----------
     orders
-        From a subgraph to the positions of its operators in the file, in the order in which they are to run.
+        From the index of a subgraph to the positions of its operators in the file, in the order in which they will run. Other
+        subgraphs are not changed.
 
     Raises
     ------
@@ -101,12 +103,29 @@ def with_orders(model: TfliteModel, orders: Mapping[int, Sequence[int]]) -> byte
 
 
 def with_offsets(data: bytes, every: Sequence[int]) -> bytes:
-    """Returns the file with these offsets of its tensors as an offline plan."""
+    """Returns the file with an offline plan, which replaces the one in the file if there is one.
+
+    Parameters
+    ----------
+    data
+        Contents of the model file.
+    every
+        [tensors of all subgraphs] Offsets in bytes; -1 for a tensor that the runtime places.
+
+    Raises
+    ------
+    InputError
+        An offset is 2 GiB or more, or the model has data outside of the flatbuffer.
+    """
     return _with_plan(data, every, FlatBuffer(data).vector(FlatBuffer(data).follow(0), schema.MODEL_SUBGRAPHS)[1])
 
 
 def one_operator(model: TfliteModel, graph: int, position: int) -> bytes:
-    """Returns a model with one operator only, whose planned tensors are all at offset 0; all other tensors are empty."""
+    """Returns a model with one operator only, whose planned tensors are all at offset 0; all other tensors are empty.
+
+    ``graph`` and ``position`` are the index of the operator's subgraph and its position there. Raises InputError if the model
+    has data outside of the flatbuffer.
+    """
     operator, tensors = model.subgraphs[graph].operators[position], model.subgraphs[graph].tensors
     own = {*operator.reads, *operator.writes}
     offsets = [0 if number in own and model.tensors[number].is_planned else AT_RUNTIME for number in tensors]
@@ -118,9 +137,13 @@ class _SingleOperator(NamedTuple):
     """One operator of a subgraph, from which a model is made; tensors have their indices in the subgraph."""
 
     graph: int
+    """Index of the subgraph."""
     operator: int
+    """Position of the operator's table in the old file."""
     tensors: set[int]
+    """Indices of the operands and results; all other tensors of the model are empty."""
     outputs: list[int]
+    """Indices of the results, which are the outputs of the model."""
 
     def write(self, new: _Writer, old: FlatBuffer, begin: int, slot: int) -> None:
         """Writes a subgraph with this operator only.
@@ -144,6 +167,7 @@ class _SingleOperator(NamedTuple):
 
 
 def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, single: _SingleOperator | None = None) -> bytes:
+    """The file with an offline plan of these offsets, for this number of subgraphs; with ``single``, with one operator only."""
     if max(every, default=0) >= 1 << 31:
         raise InputError(
             f"found offset {max(every)}, expected less than 2 GiB, the most that the runtime takes", place="tensors"
@@ -210,6 +234,7 @@ class _Writer:
         self.data = bytearray()
 
     def raw(self, content: bytes) -> None:
+        """Append bytes."""
         self.data += content
 
     def align(self, unit: int, after: int = 0) -> None:
@@ -243,7 +268,13 @@ class _Writer:
         return [start + 4 * at for at in range(count)]
 
     def block(self, content: bytes, length: int | None = None) -> int:
-        """Append a vector of bytes, or a string with its terminating zero; returns its position."""
+        """Append a vector with these bytes, or a string with its terminating zero; returns its position.
+
+        Parameters
+        ----------
+        length
+            The number of elements, which precedes the bytes; by default the number of bytes.
+        """
         self.align(4)
         place = len(self.data)
         self.data += struct.pack("<I", len(content) if length is None else length) + content
@@ -251,13 +282,19 @@ class _Writer:
 
 
 def array_names(stem: str) -> tuple[str, str]:
-    """The name of the C array and the prefix of the names of constants, for a file with this name without its extension."""
+    """Returns the name of the C array and the prefix of the names of constants, for a file with the name ``stem``.
+
+    ``stem`` has no extension. Its end ``_model_data`` is dropped, and characters that C does not allow become ``_``.
+    """
     base = re.sub(r"\W", "_", stem.removesuffix("_model_data"), flags=re.ASCII)
     return f"g_{base}_model_data", f"g_{base}_arena"
 
 
 def source_text(stem: str, data: bytes, is_c: bool) -> bytes:
-    """Contents of the ``.c`` or ``.cc`` file: the model as an array that is aligned to 16 bytes."""
+    """Returns the contents of the ``.c`` or ``.cc`` file: the model as an array that is aligned to 16 bytes.
+
+    ``stem`` is the name of the file without its extension, and ``data`` the contents of the model file.
+    """
     values = ",".join(map(hex, data))
     array, _ = array_names(stem)
     align = "_Alignas" if is_c else "alignas"
@@ -265,7 +302,7 @@ def source_text(stem: str, data: bytes, is_c: bool) -> bytes:
 
 
 def header_text(stem: str, data: bytes, model: str, head: int, tail: int | None) -> bytes:
-    """Contents of the ``.h`` file for C11 and C++: the array and its size, and the sizes of the arena.
+    """Returns the contents of the ``.h`` file for C11 and C++: the array and its size, and the sizes of the arena.
 
     Parameters
     ----------

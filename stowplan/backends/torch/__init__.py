@@ -2,7 +2,10 @@
 
 AOTAutograd, a part of ``torch.compile``, traces the forward and the backward pass of a model into one *joint graph*, and asks a
 *partitioner* to cut it in two: which values does the forward pass save for the backward pass, and which are computed again? The
-partitioner of this back end solves that as a problem of rematerialization with a limit in bytes.
+partitioner of this back end solves that as a problem of rematerialization with a limit in bytes. The *peak* of a plan is the
+largest number of bytes of tensors that are live at once. *Tangents* are the gradients of the results, with which the backward
+pass is called. The *border* is the moment between the two passes, and also the operator that stands for it in the problem. A
+*use* of a graph is one forward pass, until the end of its backward pass.
 
 Importing this package does not import torch. A file imports only files that come before it in this list:
 
@@ -12,12 +15,13 @@ Importing this package does not import torch. A file imports only files that com
 - ``reader``: a joint graph as a problem of rematerialization
 - ``checkpoints``: regions of ``torch.utils.checkpoint``. ``offload``: values that are sent to the host's memory and fetched
   again
-- ``allowance``: how many bytes a graph may use in each phase of a step. ``timeline``: how many bytes other tensors use then
+- ``allowance``: how many bytes a graph may use in each phase of a training step. ``timeline``: how many bytes other tensors
+  use in that phase
 - ``halves``: writes a plan as a forward and a backward graph. ``stock``: plans of torch's own partitioner
 - ``budget``: a knapsack solver for torch's own partitioner
 - ``planning``: finds the plan of one graph. ``partition``: the partitioner that torch calls
 - ``uses``: compiled graphs, and their calls that wait for a backward pass. ``report``: reports and errors about training steps
-- ``fitting``: plans graphs again within what the steps leave free. ``scopes``: training steps, and how their limit is checked
+- ``fitting``: plans graphs again within the bytes that steps leave free. ``scopes``: training steps, whose limit is checked
 - ``entry``: the functions and classes that users call. ``inductor``: operator orders for Inductor
 """
 

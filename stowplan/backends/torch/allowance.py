@@ -1,9 +1,14 @@
-"""How many bytes a graph may use while other tensors live beside it; the number differs between the phases of a step.
+"""How many bytes a graph may use while other tensors are live; the number differs between the phases of a training step.
 
-If a graph runs several times before its backward pass, each run saves its own values. The more a plan saves, the fewer bytes
-are left for the run that is active. A :class:`PhaseLimit` says how many runs wait for their backward pass, and how many bytes
-these runs and the active one may use together. :func:`with_reservations` translates all phase limits into reservations of the
-rematerialization problem: bytes of its limit that are not available between two moments.
+A *phase* is the time in which one pass of a graph runs, or no graph runs. A *use* of a graph is one forward pass, until the end
+of its backward pass. If a graph runs several times before its backward pass, each use saves its own values. The more a plan
+saves, the fewer bytes are left for the pass that is running. A :class:`PhaseLimit` says how many uses wait for their backward
+pass, and how many bytes these uses and the running one may occupy together. :func:`with_reservations` translates all phase
+limits into reservations of the rematerialization problem: bytes of its limit that are not available between two moments.
+
+The *border* is the moment between the two passes of a graph, and the operator of the problem that stands for it. *Tangents* are
+the gradients of the results, with which the backward pass is called. A *reading* is a joint graph with its rematerialization
+problem (:class:`~stowplan.backends.torch.reader.Reading`).
 """
 
 from __future__ import annotations
@@ -22,10 +27,8 @@ from stowplan.models.rematerialization.verify import live_bytes
 
 
 class Footprint(NamedTuple):
-    """The memory that a plan uses, in bytes: its peak in the forward pass, its peak in the backward pass, and at the border.
-
-    The border is the moment between the two passes.
-    """
+    """The memory that a plan uses, in bytes: its peaks in the forward and in the backward pass, and what is live at the
+    border."""
 
     forward: int
     backward: int
@@ -35,8 +38,7 @@ class Footprint(NamedTuple):
 class PhaseLimit(NamedTuple):
     """The bytes that the uses of a graph may occupy together in one phase of a step.
 
-    A *use* is one forward pass of the graph, until the end of its backward pass. In a phase some uses wait for their backward
-    pass, or one is running, or both.
+    In a phase some uses wait for their backward pass, or one is running, or both.
     """
 
     waiting: int
@@ -46,7 +48,7 @@ class PhaseLimit(NamedTuple):
     is_backward: bool
     """Whether the running pass is the backward pass."""
     allowed: int
-    """Bytes."""
+    """Bytes that the waiting uses and the running one may occupy together."""
 
     def excess(self, kept_bytes: int, footprint: Footprint) -> int:
         """Bytes by which a plan exceeds this limit; negative if it does not.
@@ -55,6 +57,8 @@ class PhaseLimit(NamedTuple):
         ----------
         kept_bytes
             Bytes that each waiting use keeps.
+        footprint
+            The memory that the plan uses.
         """
         runs = footprint.backward if self.is_backward else footprint.forward
         return self.waiting * kept_bytes + (runs if self.runs else 0) - self.allowed
@@ -69,6 +73,7 @@ class Allowance:
     constant: int
     """Bytes that are live at the border but that a waiting use does not keep: inputs and tangents."""
     rows: tuple[PhaseLimit, ...]
+    """The limit of each phase."""
 
     def peak(self, footprint: Footprint) -> int:
         """Peak of the step with a plan of this footprint, in bytes."""
@@ -79,14 +84,15 @@ class Allowance:
 def repeated_allowance(reading: Reading, count: int, limit: int, static: set[int]) -> Allowance:
     """The allowance of a graph that runs several times before its backward passes, which run in the opposite order.
 
-    Layers of a model that share one graph are such a case. The parameters of all layers are live all the time. The input of a
-    layer is the result of the layer before. Before the backward pass of a layer, all later layers have returned their
-    gradients.
+    An example is a model whose layers share one graph. The parameters of all layers are live all the time. The input of a layer
+    is the result of the layer before. Before the backward pass of a layer, all later layers have returned their gradients.
 
     Parameters
     ----------
+    reading
+        The graph and its problem.
     count
-        How many times the graph runs.
+        How many times the graph runs, 1 or more.
     limit
         Bytes that all runs together may use.
     static
@@ -103,7 +109,8 @@ def repeated_allowance(reading: Reading, count: int, limit: int, static: set[int
     gradients = sum(tensors.get(name, 0) for name in set(returned.values()))
     others = count - 1
     left = limit - others * sum(size for at, size in sizes.items() if at in static)
-    # The last layer runs backward while all others wait; the first layer runs backward beside the gradients of all others.
+    # The last layer runs backward while all others wait. When the first layer runs backward, the gradients of all others are
+    # live.
     rows = (
         PhaseLimit(others, True, False, left),
         PhaseLimit(others, True, True, left),
@@ -113,7 +120,7 @@ def repeated_allowance(reading: Reading, count: int, limit: int, static: set[int
 
 
 def footprint(reading: Reading, plan: Plan) -> Footprint:
-    """The memory that a valid plan uses."""
+    """Returns the memory that a valid plan of the reading's problem uses."""
     live, steps = live_bytes(reading.problem, plan), list(plan.steps())
     border = steps.index(("run", reading.border))
     (first,) = reading.arrival or (reading.border,)
@@ -124,20 +131,20 @@ def footprint(reading: Reading, plan: Plan) -> Footprint:
 
 
 def tangent_bytes(reading: Reading) -> int:
-    """Bytes of the tangents: the gradients of the results, with which the backward pass is called."""
+    """Returns the bytes of all tangents."""
     sizes = {tensor.id: tensor.size for tensor in reading.problem.tensors}
     return sum(sizes[node.name] for node in reading.tangents)
 
 
 def savable(reading: Reading) -> frozenset[int]:
-    """Indices of the results of the forward pass that an operator reads, so that a plan may save them for the backward pass."""
-    read = {tensor for at, op in enumerate(reading.problem.ops) if at != reading.border for tensor in op.reads}
+    """Returns the indices of the results of the forward pass that an operator reads, so that a plan may save them."""
+    operands = {tensor for at, op in enumerate(reading.problem.ops) if at != reading.border for tensor in op.reads}
     results = enumerate(reading.forward_outputs)
-    return frozenset(at for at, node in results if hasattr(node, "op") and reading.tensor.get(reading.root(node)) in read)
+    return frozenset(at for at, node in results if hasattr(node, "op") and reading.tensor.get(reading.root(node)) in operands)
 
 
 def bytes_held_by_caller(reading: Reading, static: set[int]) -> int:
-    """Bytes of inputs other than parameters, of results, and of tangents. The caller holds them and may release them early.
+    """Returns the bytes of inputs other than parameters, of results, and of tangents, which the caller may release early.
 
     Parameters
     ----------
@@ -151,7 +158,10 @@ def bytes_held_by_caller(reading: Reading, static: set[int]) -> int:
 
 
 def with_reservations(reading: Reading, allowance: Allowance) -> Reading:
-    """Returns a reading of the same graph whose problem has reservations, so that plans within its limit meet the allowance."""
+    """Returns a reading of the same graph whose problem has reservations, so that plans within its limit meet the allowance.
+
+    If no reservation is needed, the reading itself is returned.
+    """
     # Of phases that differ only in their bytes, the one with the fewest bytes implies the others.
     tightest: dict[tuple[int, bool, bool], int] = {}
     for row in allowance.rows:
@@ -161,7 +171,7 @@ def with_reservations(reading: Reading, allowance: Allowance) -> Reading:
     for (waiting, runs, is_backward), allowed in tightest.items():
         size, multiplied = allowance.limit - allowed - waiting * allowance.constant, border if waiting else None
         if not runs:
-            # Nothing runs. The problem itself counts one of the waiting uses, so that the reservation is for the others.
+            # No pass runs. The problem itself counts one of the waiting uses, so that the reservation is for the others.
             others, multiplied = max(0, waiting - 1), border if waiting > 1 else None
             rows.append(Reservation(size=size, since=border, until=border, times=others, of=multiplied))
         elif is_backward:
@@ -180,15 +190,18 @@ def with_reservations(reading: Reading, allowance: Allowance) -> Reading:
 
 
 def _undominated(rows: Sequence[Reservation], least: int, most: int) -> list[Reservation]:
-    """The reservations that can be the largest ones in force.
+    """The reservations without those that others always imply.
 
     Parameters
     ----------
+    rows
+        The reservations.
     least, most
         Fewest and most bytes that can be live at the border.
     """
 
     def ends(row: Reservation) -> tuple[int, int]:
+        """Bytes of a reservation if the fewest and if the most bytes are live at the border."""
         return max(0, row.size + row.times * least), max(0, row.size + row.times * most)
 
     undominated: list[Reservation] = []

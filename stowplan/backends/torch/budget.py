@@ -1,9 +1,10 @@
-"""A knapsack solver for ``torch._functorch.config.activation_memory_budget_solver``, which looks at the peak.
+"""A knapsack solver for ``torch._functorch.config.activation_memory_budget_solver``, which limits the peak.
 
-PyTorch's partitioner reads ``activation_memory_budget`` as a share of the bytes that are saved for the backward pass, and its
-solvers choose what to save by the sum of these bytes alone. Saving less can then need more memory: what is not saved is
-computed again at the beginning of the backward pass, and its intermediate results live together. The solver here simulates
-what is live at each operator for every choice that it considers, and reads the budget as a share of the peak.
+PyTorch's partitioner reads ``activation_memory_budget`` as a share of the bytes that are saved for the backward pass. Its
+solvers choose the values to save by the sum of these bytes alone. Saving fewer bytes can then need more memory: values that are
+not saved are computed again at the beginning of the backward pass, and their intermediate results are live at the same time.
+The solver here considers several choices of values. It simulates for each choice which bytes are live at each operator, and it
+reads the budget as a share of the peak.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from stowplan.portfolio.rematerialization.insertion import Insertion
 from stowplan.portfolio.rematerialization.two_cuts import TwoCuts
 from stowplan.version import VERSION
 
-#: Minimum cuts are computed for this many limits on the saved bytes, spaced evenly between the least and the most.
+#: Minimum cuts are computed for this many limits on the bytes that are live between the two passes, spaced evenly between the
+#: least and the most.
 SIZES = 12
 
 #: Two cuts differ in some independent parts. Mixed choices take some parts from one cut and the rest from the other. There are
@@ -37,7 +39,7 @@ SIMULATED = 16
 
 @dataclass(frozen=True)
 class Choice:
-    """One choice of values that may be recomputed, and what PyTorch's partitioner makes of it."""
+    """One choice of values that may be recomputed, with the peak and the cost if PyTorch's partitioner is given the choice."""
 
     recomputed: frozenset[int]
     """Indices of these values in the solver's list of nodes."""
@@ -48,20 +50,25 @@ class Choice:
 
 
 class Knapsack(CustomKnapsackSolver):
-    """Chooses what PyTorch's partitioner saves so that the peak falls with the budget.
+    """Chooses the values that PyTorch's partitioner saves, so that a lower budget never has a higher simulated peak.
 
     Set ``torch._functorch.config.activation_memory_budget_solver`` to :data:`stowplan.backends.torch.knapsack`, or to an
     instance of this class, and ``activation_memory_budget`` to a number between 0 and 1. (PyTorch asks no solver at 0 or 1.)
     A budget of ``b`` allows a peak of ``least + b * (most - least)``. Here ``most`` is the peak if every value that PyTorch
     asks about is saved, and ``least`` is the lowest peak among the choices considered. Of the choices within the allowed peak
-    the solver takes the one that recomputes least, so that a lower budget never has a higher simulated peak. The sum of the
-    saved bytes, which PyTorch's own solvers limit, may be above its share.
+    the solver takes the one that adds the least cost. The sum of the saved bytes, which PyTorch's own solvers limit, may be
+    above the budget's share.
 
     Parameters
     ----------
     memory
-        Limit in bytes on the peak, or text such as ``"4 GiB"``, in place of the budget's share. Where no choice is within it,
-        the one with the lowest peak is taken, with a warning.
+        Limit in bytes on the peak, or text such as ``"4 GiB"``, in place of the budget's share. If no choice is within it, the
+        one with the lowest peak is taken, with a :class:`~stowplan.backends.fallback.PlanningWarning`. None uses the budget.
+
+    Raises
+    ------
+    UsageError
+        The constructor raises it if ``memory`` is no positive number of bytes. Calls raise no error of stowplan.
 
     Notes
     -----
@@ -75,16 +82,17 @@ class Knapsack(CustomKnapsackSolver):
     def __call__(
         self, memory: list[float], joint_graph: Any, max_memory: float, node_info: Any, all_recomputable_banned_nodes: list[Any]
     ) -> tuple[list[int], list[int]]:
-        """Indices of the nodes to save and of those that may be computed again, as PyTorch asks for them.
+        """Returns the indices of the nodes to save and of those that may be computed again, in the list of nodes.
 
         Parameters
         ----------
         memory
-            [nodes] bytes as shares of the activations; the peak takes their place.
+            [nodes] Bytes of each node's value as a share of all activations. Only PyTorch's solver ``dp`` uses them; this one
+            computes peaks instead.
         joint_graph
             ``torch.fx.Graph``.
         max_memory
-            The budget.
+            The budget, a number between 0 and 1.
         node_info
             PyTorch's classification of the nodes.
         all_recomputable_banned_nodes
@@ -110,7 +118,8 @@ class Knapsack(CustomKnapsackSolver):
         return min(affordable, key=lambda choice: (choice.cost, choice.peak))
 
     def uuid(self) -> Any:
-        """A key for PyTorch's caches: choices depend on nothing but the version and the limit."""
+        """A key for PyTorch's caches. For a given graph and budget, choices depend on stowplan's version and the limit
+        alone."""
         return f"stowplan {VERSION} {self.memory}"
 
 
@@ -148,8 +157,8 @@ def _suggested(structure: Structure, moments: Moments, border: int) -> list[froz
         count = len(parts)
         for number in {count * mixture // MIXTURES for mixture in range(MIXTURES + 1)}:
             evenly = [at for at in range(count) if (at + 1) * number // count > at * number // count]
-            for chosen in (range(number), evenly):
-                again = frozenset(low.again ^ {op for place in chosen for op in parts[place]})
+            for places in (range(number), evenly):
+                again = frozenset(low.again ^ {op for place in places for op in parts[place]})
                 if again in peak_and_cost:
                     continue
                 live = cuts.live(cuts.sequence(again))
@@ -170,12 +179,15 @@ def _suggested(structure: Structure, moments: Moments, border: int) -> list[froz
 def _simulated(
     structure: Structure, reading: Reading, forward_ops: set[int], recomputed: frozenset[int], saved: list[Any]
 ) -> Choice:
-    """The choice with its peak and cost if PyTorch saves the given nodes and recomputes all else that the backward pass reads.
+    """A choice with its peak and cost, if PyTorch saves the given nodes and recomputes all other values that the backward pass
+    reads.
 
     Parameters
     ----------
     forward_ops
         Operators that the forward pass runs.
+    recomputed
+        Indices of the values that may be recomputed, for the choice.
     saved
         Nodes that PyTorch saves.
     """

@@ -1,4 +1,8 @@
-"""Regions of ``torch.utils.checkpoint`` inside of a graph: their values are recomputed for the backward pass, and not saved."""
+"""Regions of ``torch.utils.checkpoint`` inside of a graph: their values are recomputed for the backward pass, and not saved.
+
+The graph is a joint graph of a forward and a backward pass. Its *tangents* are the inputs with which the backward pass is
+called: the gradients of the results.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,7 @@ def with_backward_copies(graph: Any) -> Any:
     Parameters
     ----------
     graph
-        Joint graph whose nodes say in ``meta["recompute"]`` what the user wants.
+        Joint graph whose nodes have the user's wish in ``meta["recompute"]``.
 
     Returns
     -------
@@ -36,9 +40,9 @@ def with_backward_copies(graph: Any) -> Any:
         if node not in tagged:
             return new_nodes[node]
         if node not in backward_copies:
-            made = new.node_copy(node, backward_copy)
-            made.meta["stowplan_half"] = "backward"
-            backward_copies[node] = made
+            second = new.node_copy(node, backward_copy)
+            second.meta["stowplan_half"] = "backward"
+            backward_copies[node] = second
         return backward_copies[node]
 
     for node in graph.nodes:
@@ -49,8 +53,8 @@ def with_backward_copies(graph: Any) -> Any:
             new_nodes[node] = new.node_copy(node, backward_copy)
             continue
         if node.op == "output":
-            made = new.output(torch.fx.node.map_arg(node.args[0], new_nodes.__getitem__))
-            made.meta = dict(node.meta)
+            outputs = new.output(torch.fx.node.map_arg(node.args[0], new_nodes.__getitem__))
+            outputs.meta = dict(node.meta)
             continue
         new_nodes[node] = new.node_copy(node, new_nodes.__getitem__)
         if _is_tagged(node, tagged):
@@ -60,7 +64,7 @@ def with_backward_copies(graph: Any) -> Any:
 
 
 def _is_tagged(node: Any, tagged: set[Any]) -> bool:
-    """Whether the user wants a node recomputed, and it can be."""
+    """Whether the user wants a node recomputed, and the node can run twice."""
     if node.op != "call_function" or not partitioners.must_recompute(node):
         return False
     if is_tuple_element(node):

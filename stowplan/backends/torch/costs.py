@@ -1,7 +1,8 @@
 """Cost of running a node of an ATen graph: its floating-point operations, and the bytes that it moves.
 
 The numbers of operations are those of ``torch.utils.flop_counter``. Attention kernels that it does not know count as two matrix
-products in the forward pass, and as five in the backward pass.
+products in the forward pass, and as five in the backward pass. All functions raise UnsupportedError for a size that depends on
+data (:func:`whole`).
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from torch.utils import flop_counter
 from stowplan.backends.fallback import UnsupportedError
 from stowplan.frontends.torch_program import tensors_of
 
-#: How many floating-point operations take as long as moving one byte, by the type of device. Without this, element-wise
-#: operators would cost nothing.
+#: How many floating-point operations take as long as moving one byte, by the type of device; ``OTHER_FLOPS_PER_BYTE`` for all
+#: types that are not listed. Without this, element-wise operators would cost nothing.
 FLOPS_PER_BYTE = {"cpu": 5}
 OTHER_FLOPS_PER_BYTE = 100
 
-#: Losses whose result is a scalar in a storage as large as all of their terms, as measured with torch 2.13 on a CPU.
+#: Losses that return a scalar whose storage has room for one value per element of the input, as measured with torch 2.13 on a
+#: CPU.
 _KEEP_TERMS = frozenset(f"aten.{name}" for name in ("mse_loss", "smooth_l1_loss", "soft_margin_loss", "binary_cross_entropy"))
 
 _FORMULAS: Any = flop_counter
 
-#: Values of symbolic sizes to use instead of those with which the model was traced.
+#: Values of symbolic sizes, by symbol, to use instead of those with which the model was traced; None to use the latter.
 SIZES: ContextVar[dict[Any, int] | None] = ContextVar("SIZES", default=None)
 
 
@@ -42,10 +44,10 @@ def whole(number: Any) -> int:
     if isinstance(number, int):
         return number
     if symbols := SIZES.get():
-        known = number.node.expr.xreplace(symbols)
+        value = number.node.expr.xreplace(symbols)
         # The size of the storage under an input that is a view may be a separate symbol, which has no value in SIZES.
-        if not getattr(known, "free_symbols", ()):
-            return int(known)
+        if not getattr(value, "free_symbols", ()):
+            return int(value)
     hint = getattr(getattr(number, "node", None), "hint", None)
     if not isinstance(hint, int | float):
         raise UnsupportedError(f"found a size that depends on data, {number}")
@@ -58,7 +60,10 @@ def shape(tensor: Any) -> tuple[int, ...]:
 
 
 def storage_bytes(tensor: Any) -> int:
-    """Bytes of a tensor's storage, which is that of its base if the tensor is a view."""
+    """Bytes of a tensor's storage; if the tensor is a view, this is the storage of its base.
+
+    For a tensor without a storage, the bytes of its elements are returned.
+    """
     try:
         return whole(tensor.untyped_storage().nbytes())
     except (NotImplementedError, RuntimeError):
@@ -71,7 +76,7 @@ def tensor_bytes(tensor: Any) -> int:
 
 
 def written_bytes(node: Any) -> int:
-    """Bytes of the storage of the tensor that a node returns."""
+    """Bytes of the storage of the tensor that a node returns; the node must return a single tensor."""
     value = node.meta["val"]
     if value.dim() == 0 and str(getattr(node.target, "overloadpacket", "")) in _KEEP_TERMS:
         return tensor_bytes(node.args[0].meta["val"])
@@ -85,7 +90,10 @@ def moved_bytes(node: Any) -> int:
 
 
 def flops(node: Any) -> int:
-    """Floating-point operations of running a node once; 0 if there is no formula for its operator."""
+    """Floating-point operations of running a node once.
+
+    The number is 0 if there is no formula for its operator, or if the formula does not accept the arguments.
+    """
     packet = getattr(node.target, "overloadpacket", node.target)
     formula = flop_counter.flop_registry.get(packet)
     if formula is None and "attention" not in str(packet):
@@ -100,10 +108,11 @@ def flops(node: Any) -> int:
 def _attention(node: Any, args: Any) -> int:
     """Floating-point operations of an attention kernel that torch has no formula for."""
     is_backward = "backward" in str(node.target)
-    four = [tuple(argument.shape) for argument in args if isinstance(argument, torch.Tensor) and argument.dim() == 4]
+    # Query, key and value, and before them the gradient of the result in a backward kernel, have four dimensions.
+    shapes = [tuple(argument.shape) for argument in args if isinstance(argument, torch.Tensor) and argument.dim() == 4]
     if is_backward:
-        return int(_FORMULAS.sdpa_backward_flop_count(*four[:4]))
-    return int(_FORMULAS.sdpa_flop_count(*four[:3]))
+        return int(_FORMULAS.sdpa_backward_flop_count(*shapes[:4]))
+    return int(_FORMULAS.sdpa_flop_count(*shapes[:3]))
 
 
 def _plain(value: Any) -> Any:
@@ -125,11 +134,17 @@ def _plain(value: Any) -> Any:
 
 
 def cost(node: Any, operations: int) -> int:
-    """Cost of running a node once: its floating-point operations, plus as many as take the time of moving its bytes."""
+    """Cost of running a node once: its floating-point operations, plus as many as take the time of moving its bytes.
+
+    ``operations`` is the number of its floating-point operations.
+    """
     device = next((tensor.device.type for tensor in tensors_of(node.meta.get("val"))), "cpu")
     return operations + FLOPS_PER_BYTE.get(device, OTHER_FLOPS_PER_BYTE) * moved_bytes(node)
 
 
 def costs(nodes: Sequence[Any], flops: Sequence[int], _: Sequence[bool]) -> list[int]:
-    """The cost of running each of several nodes once; the default cost function."""
+    """The cost of running each of several nodes once, as :func:`cost` defines it. This is the default cost function.
+
+    ``flops`` has the number of floating-point operations of each node; the third argument is not used.
+    """
     return [cost(node, operations) for node, operations in zip(nodes, flops, strict=True)]

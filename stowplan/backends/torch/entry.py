@@ -1,6 +1,6 @@
 """The public functions: a back end for ``torch.compile``, a context manager for Inductor, and the partitioner alone.
 
-Importing this module does not import torch.
+A *step* is one iteration of a training loop. Importing this module does not import torch.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ def partitioner(
     """Returns a partitioner for AOTAutograd, the part of ``torch.compile`` that traces forward and backward passes.
 
     The partitioner cuts the joint graph of a forward and a backward pass in two. It decides which values the forward pass
-    saves, which operators run a second time in the backward pass, and in which order operators run, so that the bytes of live
-    tensors stay within a limit and as little work as possible is added. Pass it as ``partition_fn`` to AOTAutograd, or set
-    ``torch._inductor.config.custom_partitioner_fn`` to it.
+    saves, which operators run a second time in the backward pass, and in which order operators run. The bytes of live tensors
+    stay within a limit, and as little work as possible is added. Pass the partitioner as ``partition_fn`` to AOTAutograd, or
+    set ``torch._inductor.config.custom_partitioner_fn`` to it.
 
     Parameters
     ----------
@@ -65,27 +65,29 @@ def partitioner(
         Whether the gradients that the backward pass returns count.
     outside
         Bytes of the limit, or text, that are reserved for tensors outside of the graphs, such as those of a loss that is
-        computed outside of the model. If given, these bytes are not measured.
+        computed outside of the model. None reserves none.
     time_limit
         Seconds of planning for each graph.
     strict
         Whether it is an error if the limit cannot be met. Otherwise a warning is issued, and torch's own plan is used, or, if
         that could change gradients, a plan that recomputes nothing.
     graphs
-        How many graphs share the limit; a model with graph breaks is compiled as several graphs. Each graph gets an equal share
-        of the bytes that earlier graphs have left, so that all graphs together stay within the limit.
+        How many graphs share the limit, None for 1; a model with graph breaks is compiled as several graphs. Each graph gets an
+        equal share of the bytes that earlier graphs have left, so that all graphs together stay within the limit.
     repeats
-        How often a graph runs before its backward pass. Layers that are compiled one by one share one graph, which runs once
-        for each layer. The limit then holds for the bytes that all layers save, plus the peak of the layer that is running.
+        How often a graph runs before its backward pass, None for once. Layers that are compiled one by one share one graph,
+        which runs once for each layer. The limit then holds for the bytes that all layers save, plus the peak of the layer that
+        is running.
     costs
-        Which cost the plan should add least of. ``flops`` counts floating-point operations. ``profile`` measures time: it runs
-        each kind of operator that may be recomputed a few times. The name of a device (``h100``, ``a100``, ``rtx-4090``) or
-        the path of a TOML file of the same form estimates time by the device's peak rates.
+        How the cost of recomputation is computed, of which the plan should add as little as possible. ``flops`` counts
+        floating-point operations. ``profile`` measures time: it runs each kind of operator that may be recomputed a few times.
+        The name of a device (``h100``, ``a100``, ``rtx-4090``) or the path of a TOML file of the same form estimates time by
+        the device's peak rates.
     host
-        Limit on the bytes, or text, that may be sent to the host's memory; with None or 0 nothing is sent. It needs costs in
-        time, so not ``flops``.
+        Limit on the bytes, or text, that may be in the host's memory at once; with None or 0 nothing is sent there. Costs must
+        be times, so that ``flops`` is an error.
     host_bandwidth
-        Bytes per second in each direction between device and host, or text such as ``"25 GB/s"``.
+        Bytes per second in each direction between device and host, or text such as ``"25 GB/s"``; required with ``host``.
     workers, seed
         See :func:`stowplan.solve`.
 
@@ -93,8 +95,11 @@ def partitioner(
     ------
     MissingDependencyError
         Torch is not installed.
-    UsageError, InputError
-        An argument has a wrong type or is out of range, a device is unknown, or the file of a device is invalid.
+    UsageError
+        An argument has a wrong type or is out of range, ``outside`` is not less than ``memory``, or ``host`` is given without
+        its bandwidth or with costs of ``flops``.
+    InputError
+        A device is unknown, or the file of a device is invalid.
     """
     require(*NEEDED)
     options = Options(time_limit=time_limit, workers=workers, seed=seed)
@@ -139,7 +144,7 @@ def partitioner(
 
 
 def _host(limit: int | str | None, bandwidth: float | str | None, costs: Any) -> HostMemory | None:
-    """Checks the arguments about the host; None if nothing may be sent there."""
+    """Checks the arguments about the host, and raises UsageError if they are not valid; None if nothing may be sent there."""
     capacity = size("a host of {}", 0 if limit is None else limit, 0)
     if bandwidth is None:
         if capacity:
@@ -175,9 +180,9 @@ class TrainingMemory:
     Without ``memory.step()``, a step lasts from one call of a compiled graph to the first call after a backward pass.
 
     All tensors that operators of this thread allocate or use in a step count: parameters, gradients, the state of optimizers,
-    losses, other models, evaluation. The first steps run with the plans that need the least memory, while the bytes that other
-    tensors need beside the graphs are measured. Then each graph is planned again within the bytes that are left, so that less
-    is recomputed.
+    losses, other models, evaluation. The first steps run with the plans that need the least memory, while the bytes of tensors
+    outside of the graphs are measured. Then each graph is planned again within the bytes that are left, so that less is
+    recomputed.
 
     Parameters
     ----------
@@ -200,14 +205,15 @@ class TrainingMemory:
     repeats
         How often a graph runs before its backward pass. None, the default, measures it.
     costs
-        Which cost plans should add least of. ``"flops"``, the default, counts floating-point operations. ``"profile"`` measures
-        time: it runs each kind of operator a few times. The name of a device (``"h100"``, ``"a100"``, ``"rtx-4090"``) or the
-        path of a TOML file of the same form estimates time by the device's peak rates.
+        How the cost of recomputation is computed, of which plans should add as little as possible. ``"flops"``, the default,
+        counts floating-point operations. ``"profile"`` measures time: it runs each kind of operator that may be recomputed a
+        few times. The name of a device (``"h100"``, ``"a100"``, ``"rtx-4090"``) or the path of a TOML file of the same form
+        estimates time by the device's peak rates.
     host
-        Limit on the bytes, or text, that may be sent to the host's memory. With None, the default, or 0 nothing is sent. It
-        needs costs in time, so not ``"flops"``.
+        Limit on the bytes, or text, that may be in the host's memory at once. With None, the default, or 0 nothing is sent
+        there. Costs must be times, so that ``"flops"`` is an error.
     host_bandwidth
-        Bytes per second in each direction between device and host, or text such as ``"25 GB/s"``.
+        Bytes per second in each direction between device and host, or text such as ``"25 GB/s"``; required with ``host``.
     inductor
         Whether Inductor compiles both passes. By default they run operator by operator, as with torch's back end ``aot_eager``.
         Inductor fuses operators and may change their order. The limit then holds for the graphs that Inductor receives, and
@@ -229,8 +235,11 @@ class TrainingMemory:
     ------
     MissingDependencyError
         Torch is not installed.
-    UsageError, InputError
-        An argument has a wrong type or is out of range, a device is unknown, or the file of a device is invalid.
+    UsageError
+        The constructor raises it as :func:`partitioner` does, and also if ``hard`` is set without CUDA, or if ``host`` is given
+        with ``inductor``.
+    InputError
+        A device is unknown, or the file of a device is invalid.
     """
 
     # Torch prints this name in its error messages.
@@ -288,7 +297,15 @@ class TrainingMemory:
             self._scopes.is_used_by_compile = lambda: private.is_passed_to_compile(itself())
 
     def __call__(self, graph_module: Any, example_inputs: Any, **options: Any) -> Any:
-        """Compile a graph; ``torch.compile`` calls this."""
+        """Compile a graph; ``torch.compile`` calls this.
+
+        If the graph cannot be planned, it runs in eager mode, and a PlanningWarning is issued.
+
+        Raises
+        ------
+        MemoryLimitError
+            No plan within the limit was found, and the memory is strict.
+        """
         from stowplan.backends.torch import private
 
         if self._scopes is None:
@@ -325,14 +342,14 @@ class TrainingMemory:
         Raises
         ------
         UsageError
-            The step is inside of another step of this memory, or graphs are compiled with Inductor.
+            Graphs are compiled with Inductor; or, when the context is entered, it is inside of another step of this memory.
         MemoryLimitError
-            More bytes than the limit are live, and the memory is strict.
+            Inside of the context or at its end, more bytes than the limit are live, and the memory is strict.
         """
         return self._checked_scopes().explicit()
 
     def least(self, step: Callable[[], Any], count: int = 3) -> int:
-        """Measures the smallest ``memory`` that a training step runs within; returns bytes, with 1 % to spare.
+        """Measures the smallest ``memory`` within which a training step runs; returns bytes, with 1 % to spare.
 
         Parameters
         ----------
@@ -340,10 +357,17 @@ class TrainingMemory:
             A function without arguments that runs one training step, with its loss and its optimizer. It trains the model.
         count
             How often the step runs. An optimizer allocates its state in the first step, so that the second one needs more.
+
+        Raises
+        ------
+        UsageError
+            Graphs are compiled with Inductor, ``count`` is not a positive integer, or the call is inside of a step of this
+            memory. Errors of ``step`` are raised as well.
         """
         return self._checked_scopes().measure_least(step, whole("a count of {} steps", count, 1))
 
     def _checked_scopes(self) -> Scopes:
+        """The scopes; raises UsageError if steps are not checked."""
         if self._scopes is None:
             raise UsageError("found a step with Inductor, expected graphs that run operator by operator: it is not counted")
         return self._scopes
@@ -374,6 +398,7 @@ def _has_cuda() -> bool:
 
 
 def _refuse_host(planner: Partitioner) -> None:
+    """Raise UsageError if values may be sent to the host, because Inductor may reorder the copies."""
     if planner.settings.host is not None:
         raise UsageError("found a host with Inductor, expected passes that run operator by operator: it orders copies anew")
 
@@ -387,12 +412,18 @@ def memory_limit(memory: int | str, **options: Any) -> Iterator[Partitioner]:
     Parameters
     ----------
     memory, options
-        See :func:`partitioner`.
+        See :func:`partitioner`. Values cannot be sent to the host.
 
     Yields
     ------
     Partitioner
-        Its ``reports`` has a report for each graph.
+        Its attribute ``reports`` has a report for each graph that was planned.
+
+    Raises
+    ------
+    MissingDependencyError, UsageError, InputError
+        When the context is entered, as :func:`partitioner`; UsageError also if ``host`` is given. Compilations inside raise
+        MemoryLimitError if the limit cannot be met, unless ``strict`` is false.
     """
     planner = partitioner(memory, **options)
     _refuse_host(planner)

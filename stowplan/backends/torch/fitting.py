@@ -1,10 +1,15 @@
 """Plans the graphs of a training loop: first for the least peak, then within the bytes that the steps leave free.
 
-The first plan of a graph has the least peak, because such a plan is within the limit if any plan is, whatever lives beside the
-graph. As soon as steps measure nothing new, each graph is planned again within the bytes that
-:mod:`~stowplan.backends.torch.timeline` says are free, less a margin for tensors that the loop may keep later. If that fails,
-or if the new plan adds no less, the plan of least peak stays. If the tensors outside of the graphs grow until the limit is
-exceeded, all graphs return to the plan of least peak, and are planned again later.
+The first plan of a graph has the least peak. Such a plan is within the limit if any plan is, however many bytes are live
+outside of the graph. As soon as steps measure nothing new, each graph is planned again within the bytes that
+:mod:`~stowplan.backends.torch.timeline` says are free, minus a margin for tensors that the loop may keep later. This is called
+the *fitted* plan. If planning fails, or if the new plan does not add less cost, the plan of least peak stays. If the tensors
+outside of the graphs grow until the limit is exceeded, all graphs return to the plan of least peak, and are planned again
+later.
+
+A *phase* of a step is the time in which one pass of a graph runs, or no graph runs; its *remainder* is the bytes that are live
+then besides those of the graphs and those that were live when the step began. A *variant* is a graph that was compiled with one
+plan. How far the planning of a graph has come is its *stage* (:class:`~stowplan.backends.torch.uses.Stage`).
 """
 
 from __future__ import annotations
@@ -21,20 +26,21 @@ from stowplan.backends.torch.report import SPARE
 from stowplan.backends.torch.timeline import Phase, Planned, Timeline
 from stowplan.backends.torch.uses import SpecializedGraph, Stage, Use, Variant
 
-#: The default margin is GROWTH_STEPS times the growth of the last step, but at least and at most these shares of the limit.
+#: The default margin is ``GROWTH_STEPS`` times the growth of the last step (:attr:`Fitting.growth`), but at least the share
+#: ``LEAST_MARGIN`` and at most the share ``MOST_MARGIN`` of the limit.
 LEAST_MARGIN, MOST_MARGIN, GROWTH_STEPS = 0.01, 0.05, 10
 
-#: How many steps in a row must measure nothing new before graphs are planned again: once parameters were updated, and before
-#: that.
+#: How many steps in a row must measure nothing new before graphs are planned again: the first number holds once an optimizer
+#: has updated parameters, the second one before that.
 QUIET_STEPS, QUIET_STEPS_WITHOUT_UPDATE = 1, 2
 
-#: A phase counts as new if its remainder grew by more than this share of the limit.
+#: A measurement counts as new if the remainder of its phase grew by more than this share of the limit.
 NEWS_SHARE = 0.002
 
 #: The search for the plan of the first steps ends at a peak of this share of the limit.
 AMPLE_SHARE = 0.25
 
-#: The limit while the smallest possible limit is measured.
+#: The limit in bytes that is set while the smallest possible limit is measured.
 NO_LIMIT = 1 << 62
 
 
@@ -43,10 +49,23 @@ class Fitting:
 
     Parameters
     ----------
+    planner
+        The partitioner, which compiles each graph with a plan.
     limit
         Memory limit of a step, in bytes.
     margin
         Bytes of the limit that plans leave free; None to measure how much the loop keeps from step to step.
+
+    Attributes
+    ----------
+    base
+        Bytes that were live when the current step began.
+    growth
+        Bytes by which ``base`` is above its value in the step before; 0 if it is not.
+    quiet_steps
+        How many steps in a row measured nothing new.
+    found
+        Bytes of tensors that were live when the current step began, but were first seen in it, when an operator used them.
     """
 
     def __init__(self, planner: Partitioner, limit: int, margin: int | None):
@@ -55,10 +74,8 @@ class Fitting:
         self.timeline = Timeline()
         self.graphs: list[SpecializedGraph] = []
         self.base = self.growth = self.quiet_steps = self.found = 0
-        """Bytes that were live when the step began, their growth since the step before, how many steps in a row measured
-        nothing new, and bytes that were found in this step and were live when it began."""
         self.is_updated = False
-        """Whether parameters were ever updated."""
+        """Whether an optimizer has ever updated parameters."""
 
     def begin(self, live: int) -> None:
         """Called when a step begins: marks graphs that are to be planned again, or returns to the plans of least peak.
@@ -71,9 +88,9 @@ class Fitting:
         self.growth, self.base = max(0, live - self.base), live
         self.return_to_least_if_above_limit()
         if self.limit < NO_LIMIT and self.quiet_steps >= (QUIET_STEPS if self.is_updated else QUIET_STEPS_WITHOUT_UPDATE):
-            known = self.timeline.measured_graphs()
+            measured = self.timeline.measured_graphs()
             for graph in self.graphs:
-                if graph.stage is Stage.MEASURED and graph.key in known:
+                if graph.stage is Stage.MEASURED and graph.key in measured:
                     graph.stage = Stage.DUE
 
     def return_to_least_if_above_limit(self, found: int = 0) -> None:
@@ -90,11 +107,11 @@ class Fitting:
 
     @property
     def _start(self) -> int:
-        """Bytes that were live when the step began, as far as it is known by now."""
+        """Bytes that were live when the step began, including those that were only found later."""
         return self.base + self.found
 
     def learn(self, phase: Phase, remainder: int) -> bool:
-        """Record the remainder of a phase; returns whether it is new and plans depend on it."""
+        """Record the remainder of a phase, in bytes; returns whether it is new and plans depend on the phase."""
         return self.timeline.record(phase, remainder) > NEWS_SHARE * self.limit and phase.depends_on_plans
 
     def add(
@@ -109,10 +126,19 @@ class Fitting:
 
         Parameters
         ----------
+        compile_graph
+            Compiles the graph for given inputs; its passes report to the given variant.
         key, code
             Keys of the graph and of the code that it was compiled from.
+        inputs
+            Example inputs of the graph.
         instead
-            The graph to use if torch cannot compile the new one.
+            The graph to use, with a warning, if torch cannot compile the new one; None to raise torch's error.
+
+        Raises
+        ------
+        MemoryLimitError
+            No plan is within the limit, and the memory is strict.
         """
         graph = SpecializedGraph(compile_graph, key, code)
         try:
@@ -128,7 +154,11 @@ class Fitting:
         return graph
 
     def prepare(self, graph: SpecializedGraph, inputs: Any, uses: list[Use]) -> None:
-        """Plan a graph again if it is due, unless a backward pass runs or one of its uses waits for one."""
+        """Plan a graph again if it is due, unless a backward pass runs or one of its ``uses`` waits for one.
+
+        If no better plan is found, the plan of least peak stays; errors of planning become warnings. Raises MemoryLimitError if
+        the plan of least peak has to be sought again and none is within the limit.
+        """
         if graph.stage is Stage.STALE:
             self._seek_least(graph, inputs)
         if graph.stage is not Stage.DECIDED and private.is_selectively_checkpointed():
@@ -156,11 +186,12 @@ class Fitting:
             graph.fitted = variant if peaks[1] <= max(limit, peaks[0]) else None
 
     def forget(self, limit: int, stage: Stage) -> None:
-        """Discard all measurements and set another limit; graphs return to the plans of least peak."""
+        """Discard all measurements and set another limit in bytes; graphs return to the plans of least peak and this stage."""
         self.limit, self.timeline, self.quiet_steps, self.is_updated = limit, Timeline(), 0, False
         self._restart(stage)
 
     def _restart(self, stage: Stage) -> None:
+        """Return to the plans of least peak; graphs that have one get this stage."""
         for graph in self.graphs:
             graph.fitted, graph.stage = None, stage if graph.least.planned else Stage.DECIDED
 
@@ -182,11 +213,14 @@ class Fitting:
         return math.ceil(most * SPARE) if self.timeline.remainders else None
 
     def _seek_least(self, graph: SpecializedGraph, inputs: Any) -> None:
+        """Compile a graph with the plan of least peak."""
         enough = 0 if self.limit == NO_LIMIT else int(AMPLE_SHARE * self.limit)
         graph.least = self._compiled(graph, inputs, PlanRequest(graph.key, enough=enough) if self.is_measured else None)
         graph.stage = Stage.MEASURED if graph.least.planned else Stage.DECIDED
 
     def _compiled(self, graph: SpecializedGraph, inputs: Any, request: PlanRequest | None) -> Variant:
+        """Compiles a graph with the plan that the request asks for; without a request, with a plan within its share of the
+        limit."""
         variant = Variant(graph)
         self.planner.request = request
         try:
@@ -201,5 +235,6 @@ class Fitting:
         return variant
 
     def _plans(self) -> dict[Hashable, Planned]:
+        """The current plans of the graphs that have one, by the keys of the graphs."""
         plans = {graph.key: graph.current.planned for graph in self.graphs}
         return {key: plan for key, plan in plans.items() if plan is not None}

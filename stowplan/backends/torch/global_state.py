@@ -33,6 +33,7 @@ _ATTRIBUTES: tuple[tuple[Any, tuple[str, ...]], ...] = (
     (torch.utils.deterministic, ("fill_uninitialized_memory",)),
 )
 
+#: Types of devices whose autocast mode is restored.
 _AUTOCAST = ("cpu", "cuda")
 
 _CUDA: Any = torch.cuda

@@ -1,7 +1,9 @@
 """Writes a plan as the graphs of a forward and a backward pass.
 
 A new joint graph is written, one node for each run of an operator: an operator that runs twice becomes two nodes. Torch's own
-function then cuts this graph into the two passes and passes the saved values from one to the other.
+function then cuts this graph into the two passes and passes the saved values from one to the other. The *border* is the moment
+between the passes, for which the problem has an operator, and *tangents* are the gradients with which the backward pass is
+called. A *reading* is the joint graph with its problem (:class:`~stowplan.backends.torch.reader.Reading`).
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ def split(
 
     Parameters
     ----------
-    module
-        The joint module from which the reading was made.
+    module, reading
+        The joint module, and the reading that was made of its graph.
     plan
         Runs of operators, including the border, and moves of values to the host and back.
     num_fwd_outputs, static_lifetime_input_indices
@@ -74,9 +76,9 @@ def _remove_repeated_draws(forward: Any, backward: Any) -> None:
     Torch's function keeps them there if their operands are saved. Nothing reads the numbers that they draw, but drawing them
     would advance the generator.
     """
-    drawn = {node.name for node in forward.graph.nodes if node.op == "call_function" and is_random(node)}
+    random_names = {node.name for node in forward.graph.nodes if node.op == "call_function" and is_random(node)}
     for node in reversed(list(backward.graph.nodes)):
-        if node.name in drawn and not node.users:
+        if node.name in random_names and not node.users:
             backward.graph.erase_node(node)
     backward.graph.eliminate_dead_code()
     backward.recompile()
@@ -91,16 +93,21 @@ class _Writer:
         self.latest: dict[Any, Any] = {}
         """From a node that is no view to the new node that computed its value last."""
         self.views: dict[tuple[Any, Any], Any] = {}
-        """From a view and the new node of its base to the new node of the view; only views of the current pass."""
+        """From a view and the new node of its base to the new node of the view; only for views written in the current pass."""
         self.forward_nodes: set[Any] = set()
         """New nodes of the forward pass."""
         self.saved: dict[Any, None] = {}
-        """New nodes of the forward pass that the backward pass reads: tensors, in the order in which they are first read."""
+        """New nodes of the forward pass that the backward pass reads: tensors, in the order in which they are first read.
+
+        It is a dictionary instead of a set to keep the order; all values are None."""
         self.symbols: dict[Any, None] = {}
-        """The same for sizes."""
+        """Like ``saved``, for nodes whose values are sizes."""
         self.is_backward = False
+        """Whether the border has been written, so that new nodes belong to the backward pass."""
         self.forward_outputs: list[Any] = []
+        """New nodes of the results of the forward pass."""
         self.tuple_elements: dict[Any, list[Any]] = {}
+        """From a node that returns a tuple to the nodes that pick its elements."""
         self.symbols_after: dict[int, list[Any]] = {}
         """From an operator to the nodes of sizes that can be computed once it has run."""
         self.roots: dict[int, list[Any]] = {}
@@ -173,6 +180,7 @@ class _Writer:
             self._wait(tensor)
 
     def _wait(self, tensor: int) -> None:
+        """Write the end of a copy to the host."""
         in_transit, value = self.in_transit.pop(tensor)
         self.on_host[tensor] = self._call(
             offload.wait, (in_transit, value), offload.host_value(self.roots[tensor][0].meta["val"])

@@ -1,4 +1,8 @@
-"""Adds an operator order of stowplan's to those that Inductor tries; Inductor keeps the one with the lowest estimated peak."""
+"""Adds stowplan's operator order to the orders that Inductor tries; Inductor keeps the one with the lowest estimated peak.
+
+Inductor is the compiler of ``torch.compile``. Its *scheduler* has a list of nodes, which become kernels, and puts them into an
+order.
+"""
 
 from __future__ import annotations
 
@@ -32,6 +36,7 @@ class _Order:
             return list(nodes)
 
     def _ordered(self, nodes: list[Any]) -> list[Any]:
+        """The nodes in the order with the lowest peak that was found; a report is added."""
         from stowplan.backends.torch.private import inductor_graph
 
         began = time.monotonic()
@@ -64,7 +69,7 @@ def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
         return index_of_buffer[name]
 
     writes = [tuple(dict.fromkeys(add(buffer) for buffer in node.get_outputs())) for node in nodes]
-    written = {tensor for read in writes for tensor in read}
+    written = {tensor for row in writes for tensor in row}
     reads = []
     for node in nodes:
         read = [add(buffer) for buffer in node.mpi_node.pred_buffers]
@@ -92,7 +97,7 @@ def problem_of(nodes: Sequence[Any], outputs: set[str]) -> Problem:
 
 @contextlib.contextmanager
 def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) -> Iterator[list[OrderReport]]:
-    """A context manager in which Inductor also tries an operator order of stowplan's for each graph that it compiles.
+    """A context manager in which Inductor also tries stowplan's operator order for each graph that it compiles.
 
     Inductor keeps the order with the lowest peak by its own estimate, so that the estimated peak never gets worse. Its caches
     are off inside, because their keys do not include the order.
@@ -107,14 +112,15 @@ def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) ->
     Yields
     ------
     list of OrderReport
-        A report for each graph so far. If ordering a graph fails, it keeps its order, and the logger ``stowplan`` says why.
+        A report for each graph so far. If ordering a graph fails, it keeps its order, and the logger ``stowplan`` says why. If
+        the version of torch cannot try other orders, the list stays empty, and the logger says so.
 
     Raises
     ------
     MissingDependencyError
-        Torch is not installed.
+        When the context is entered: torch is not installed.
     UsageError
-        An argument has a wrong type or is out of range.
+        When the context is entered: an argument has a wrong type or is out of range.
     """
     options = Options(time_limit=time_limit, **search)
     require(*NEEDED)
@@ -137,6 +143,6 @@ def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) ->
 def _methods(function: Callable[..., Any]) -> list[Any] | None:
     """The list of methods that is a default argument of the function; None if this version of torch has none."""
     for default in function.__defaults__ or ():
-        if isinstance(default, list) and all(callable(one) for one in default):
+        if isinstance(default, list) and all(callable(method) for method in default):
             return default
     return None

@@ -17,19 +17,25 @@ import torch
 from stowplan.backends.torch.private import DispatchMode, storage_key, tree_leaves
 from stowplan.errors import UsageError
 
-#: Keys of storages on the host that are copies of values on a device; they do not count as bytes of the device.
-_ON_HOST: set[int] = set()
+#: Bytes of the storages on the host that are copies of values on a device, by their keys. They do not count as bytes of the
+#: device.
+_ON_HOST: dict[int, int] = {}
+
+#: The allocators whose peak on the host each new copy may raise.
+_ALLOCATORS: weakref.WeakSet[Allocator] = weakref.WeakSet()
 
 
 def mark_host_copy(tensor: Any) -> None:
-    """Mark a tensor's storage as a copy on the host; call this before any dispatch mode counts it."""
+    """Mark a tensor's storage as a copy on the host of a value on a device; call this before any dispatch mode counts it."""
     storage = tensor.untyped_storage()
-    _ON_HOST.add(storage_key(storage))
-    weakref.finalize(storage, _ON_HOST.discard, storage_key(storage))
+    _ON_HOST[storage_key(storage)] = storage.nbytes()
+    weakref.finalize(storage, _ON_HOST.pop, storage_key(storage), None)
+    for allocator in _ALLOCATORS:
+        allocator.host_peak = max(allocator.host_peak, allocator.host_live)
 
 
 def storage_of(tensor: Any) -> Any:
-    """The storage of a tensor; None if it has no storage, is on the device ``meta``, or is a copy on the host."""
+    """Returns the storage of a tensor; None if it has none, is on the device ``meta``, or is a marked copy on the host."""
     try:
         storage = tensor.untyped_storage()
     except (NotImplementedError, RuntimeError):
@@ -54,8 +60,8 @@ class Storages(DispatchMode):  # type: ignore[misc]
     live, peak
         Bytes that are live now, and the most since :meth:`reset`.
     found
-        Bytes of storages that were found late: an operator used them and had not created them. They are counted as if they had
-        been live from the start.
+        Bytes of all storages so far that were *found late*: an operator used them, and no operator under this mode had created
+        them. They are counted as if they had been live from the start.
     owner
         Weak reference to the object for which this mode counts; None if the mode is used as a context manager.
     host_live, host_peak
@@ -71,6 +77,7 @@ class Storages(DispatchMode):  # type: ignore[misc]
         self.counts_operands = True
         """Whether operands of operators count, or only their results."""
         self.sizes: dict[int, int] = {}
+        """From the key of each live storage that was seen to the bytes that it counts for."""
         self.on_new_peak: Callable[[], None] = lambda: None
         """Called after an operator that raised the peak."""
         self.owner: Any = None
@@ -88,7 +95,7 @@ class Storages(DispatchMode):  # type: ignore[misc]
         self.peak = self.live
 
     def add(self, tensor: Any, is_counted: bool = True) -> None:
-        """Count a tensor's storage, unless it was counted before.
+        """Count a tensor's storage, unless it was counted before. Other objects, and tensors without a storage, are ignored.
 
         Parameters
         ----------
@@ -118,7 +125,10 @@ class Storages(DispatchMode):  # type: ignore[misc]
         weakref.finalize(storage, self._released, key)
 
     def find(self, tensor: Any, is_counted: bool = True) -> None:
-        """Count a tensor that existed before, unless it was counted; its bytes are added to the peak, too."""
+        """Count a tensor that existed before, unless it was counted; its bytes are added to the peak, too.
+
+        The parameters are those of :meth:`add`.
+        """
         peak, live, count = self.peak, self.live, len(self.sizes)
         self.add(tensor, is_counted)
         if len(self.sizes) > count:
@@ -127,12 +137,12 @@ class Storages(DispatchMode):  # type: ignore[misc]
             self.met[storage_key(tensor.untyped_storage())] = self.found
 
     def pop_found(self, until: int) -> int:
-        """Bytes that were found since the last call of this method and are still live.
+        """Returns the bytes of storages that were found late since the last call of this method and are still live.
 
         Parameters
         ----------
         until
-            Only storages that were found before ``found`` exceeded this number count.
+            A value that ``found`` had; storages that were found after it was exceeded do not count.
         """
         met, self.met = self.met, {}
         return sum(self.sizes.get(key, 0) for key, found in met.items() if found <= until)
@@ -172,14 +182,28 @@ class Allocator:
     """Reads the statistics of torch's caching allocator for a CUDA device, with the interface of :class:`Storages`.
 
     It counts the bytes of allocated blocks: those of tensors, rounded up to 512 bytes, and those that kernels allocate while
-    they run. Reading the statistics costs almost nothing.
+    they run. Reading the statistics costs almost nothing. The allocator finds no tensor late, so that ``found`` is always 0.
+
+    Attributes
+    ----------
+    host_peak
+        The most bytes of copies on the host since this object was made. The statistics do not have them:
+        :func:`mark_host_copy` counts the bytes of the values, and no other pinned memory. Torch may allocate more for a copy.
     """
 
-    found = host_live = host_peak = 0
+    found = 0
     counts_operands = True
 
     def __init__(self, device: Any):
         self.device = device
+        self.host_peak = self.host_live
+        _ALLOCATORS.add(self)
+
+    @property
+    def host_live(self) -> int:
+        """Bytes of the copies that are on the host now."""
+        # Other threads and finalizers change the table meanwhile, so that the sum is over a copy.
+        return sum(_ON_HOST.copy().values())
 
     @property
     def live(self) -> int:
@@ -203,13 +227,13 @@ class Allocator:
         return 0
 
     def cap(self, limit: int) -> None:
-        """Have the allocator refuse to allocate more than this many bytes for this process."""
+        """Have the allocator refuse to allocate more than this many bytes for this process on the device."""
         total = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total), self.device)
 
 
 def existing_tensors() -> list[Any]:
-    """All tensors that exist in this process, whoever holds them."""
+    """Returns all tensors that exist in this process, whoever holds them; unreachable ones are released first."""
     gc.collect()
     # ``isinstance`` reads the attribute ``__class__``, which may run code of other packages.
     return [each for each in gc.get_objects() if issubclass(type(each), torch.Tensor)]
@@ -223,15 +247,15 @@ def measure_peak(step: Callable[[], Any], *present: Any) -> int:
     step
         A function without arguments, such as ``lambda: train_step(model, optimizer, batch)``; it is called once.
     present
-        Modules, optimizers, tensors, and lists, tuples or dictionaries of them. Without any, all tensors of this process count:
-        those of models, optimizers, batches. Otherwise only the tensors in these objects and the tensors that ``step``
-        uses or creates count.
+        Modules, optimizers, tensors, and lists, tuples or dictionaries of them. If none is passed, all tensors of this process
+        count, for example those of models, optimizers and batches. Otherwise only the tensors in these objects and the tensors
+        that ``step`` uses or creates count.
 
     Returns
     -------
     int
-        Bytes of storages. Memory inside of kernels and tensors of other threads are not seen. Copies that a plan sends to the
-        host do not count.
+        Bytes of storages. Memory that kernels allocate internally and tensors that other threads create are not counted, nor
+        are copies that a plan sends to the host.
 
     Raises
     ------
@@ -242,7 +266,7 @@ def measure_peak(step: Callable[[], Any], *present: Any) -> int:
 
 
 def measure_peaks(step: Callable[[], Any], *present: Any) -> Peaks:
-    """Like :func:`measure_peak`, but returns the bytes on the device and those of copies on the host."""
+    """Like :func:`measure_peak`, but returns the bytes on the device and the bytes of copies on the host."""
     mode = Storages()
     for tensor in [each for item in present for each in _named(item)] if present else existing_tensors():
         mode.add(tensor)
@@ -252,7 +276,7 @@ def measure_peaks(step: Callable[[], Any], *present: Any) -> Peaks:
 
 
 def _named(item: Any) -> list[Any]:
-    """The tensors in an object."""
+    """The tensors in an object of a type that :func:`measure_peak` accepts; raises UsageError for other types."""
     if isinstance(item, torch.nn.Module):
         return [*item.parameters(), *item.buffers()]
     if isinstance(item, torch.optim.Optimizer):

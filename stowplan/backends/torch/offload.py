@@ -2,8 +2,11 @@
 
 ``send`` begins a copy to the host, and ``wait`` waits for its end; the value on the device is needed until then. ``fetch``
 begins a copy into new bytes on the device, and ``arrive`` waits for its end before the first operator reads the value. On CUDA
-each direction has its own stream and uses pinned memory, and the stream that computes waits, not the program. On other devices
-copies are synchronous. The whole storage of a value is copied.
+each direction has its own stream and uses pinned memory. The stream that computes waits for copies, while the program on the
+host goes on. On other devices copies are synchronous. The whole storage of a value is copied.
+
+The *border* is the moment between the forward and the backward pass of a graph, and the operator that stands for it in the
+problem. *Tangents* are the gradients of the results, with which the backward pass is called.
 """
 
 from __future__ import annotations
@@ -63,8 +66,8 @@ def with_host(reading: Reading, limit: int, bandwidth: float) -> Reading:
     numbers = range(len(problem.tensors), len(problem.tensors) + len(held_tangents))
     not_returned = {reading.tensor[node] for node in reading.tangents if node not in returned}
     border = problem.ops[reading.border]
-    stays = (tensor for tensor in border.writes if tensor not in tangents)
-    new_border = msgspec.structs.replace(border, reads=(*border.reads, *tangents), writes=(*stays, *numbers))
+    other_writes = (tensor for tensor in border.writes if tensor not in tangents)
+    new_border = msgspec.structs.replace(border, reads=(*border.reads, *tangents), writes=(*other_writes, *numbers))
     reading.arrival = (len(problem.ops),)
     reading.nodes = [*reading.nodes, None]
     reading.flops = [*reading.flops, 0]
@@ -83,7 +86,8 @@ def with_host(reading: Reading, limit: int, bandwidth: float) -> Reading:
 def with_sends_ended(reading: Reading, plan: Plan) -> Plan:
     """Returns the plan as its two passes really run: all copies to the host that the forward pass begins end with it.
 
-    Without this, the plan would count more bytes as saved between the passes than are live.
+    The plan may say that such a copy ends in the backward pass. It would then count more bytes as saved between the passes than
+    are live. If there is no such copy, the plan itself is returned.
     """
     border = plan.sequence.index(reading.border)
     forward_moves, ending_waits, backward_moves = list[Move](), list[Move](), list[Move]()
@@ -103,7 +107,7 @@ def with_sends_ended(reading: Reading, plan: Plan) -> Plan:
 
 
 def host_value(value: Any) -> Any:
-    """The fake tensor that describes a value's copy on the host, for ``meta["val"]``."""
+    """Returns the fake tensor that describes the copy on the host of a value, itself a fake tensor, for ``meta["val"]``."""
     with value.fake_mode:
         return torch.empty_strided(value.size(), value.stride(), dtype=value.dtype, device="cpu")
 
@@ -113,7 +117,7 @@ def host_value(value: Any) -> Any:
 
 @cache
 def _stream(device: torch.device, direction: str) -> Any:
-    """The stream of a device for one direction."""
+    """The stream of a device for one direction, ``send`` or ``fetch``; it is created at the first call."""
     # Torch does not annotate this class.
     stream: Any = torch.cuda.Stream
     return stream(device)
@@ -130,7 +134,8 @@ def _copied(source: torch.Tensor, flat: torch.Tensor, device: torch.device, dire
     Returns
     -------
     (torch.Tensor, torch.cuda.Event or None)
-        A tensor like ``source`` in the new bytes, and the event that ends the copy; None if it has ended.
+        A tensor like ``source`` in the new bytes, and the event that marks the end of the copy; None if the copy was
+        synchronous.
     """
     target = flat.as_strided(source.size(), source.stride(), source.storage_offset())
     if device.type != "cuda":
@@ -145,7 +150,7 @@ def _copied(source: torch.Tensor, flat: torch.Tensor, device: torch.device, dire
 
 
 def send(value: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """Begin to copy a value to the host; returns the copy, and the event that ends it."""
+    """Begin to copy a value to the host; returns the copy, and the event that marks its end, None if it has ended already."""
     device = value.device
     with no_dispatch():
         flat = torch.empty_like(_flat(value), device="cpu", pin_memory=device.type == "cuda")
@@ -164,7 +169,7 @@ def wait(sent: tuple[torch.Tensor, Any], value: torch.Tensor) -> torch.Tensor:
 def fetch(host: torch.Tensor, device: torch.device) -> tuple[torch.Tensor, Any]:
     """Begin to copy a tensor on the host into new bytes of a device.
 
-    Returns the new tensor, and the event that ends the copy.
+    Returns the new tensor, and the event that marks the end of the copy, None if it has ended already.
     """
     return _copied(host, torch.empty_like(_flat(host), device=device), device, "fetch")
 

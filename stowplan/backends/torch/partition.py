@@ -1,4 +1,9 @@
-"""The partitioner that AOTAutograd and Inductor call with a joint graph of a forward and a backward pass."""
+"""The partitioner that AOTAutograd and Inductor call with a joint graph of a forward and a backward pass.
+
+If a training loop measures its steps, each call serves a :class:`PlanRequest`; otherwise the graphs divide the memory limit
+among themselves. A *use* of a graph is one forward pass, until the end of its backward pass. *Tangents* are the gradients of
+the results, with which the backward pass is called. A *reading* is a joint graph with its rematerialization problem.
+"""
 
 from __future__ import annotations
 
@@ -33,16 +38,16 @@ from stowplan.backends.torch.reader import Reading, read, sequence_of
 from stowplan.backends.torch.timeline import Planned
 from stowplan.models.rematerialization.structure import build
 
-#: Versions of torch that the tests of this back end passed with.
+#: Versions of torch with which the tests of this back end have passed.
 VERSIONS = ("2.11", "2.12", "2.13", "2.14", "2.15")
 
-#: Factors by which symbolic sizes may grow before torch compiles the graph again; the first one is used at which the plan is
-#: still within the limit.
+#: Factors by which symbolic sizes may grow before torch compiles the graph again. They are tried from left to right, and the
+#: first one at which the plan is still within the limit is used.
 LARGER = (16, 8, 4, 2, 1)
 
 
 def unsupported_version() -> str:
-    """A line that says that the installed version of torch is not supported; empty if it is supported."""
+    """Returns a line that says that the installed version of torch is not supported; empty if it is supported."""
     installed = str(torch.__version__)
     is_supported = ".".join(installed.split(".")[:2]) in VERSIONS
     return "" if is_supported else f"found torch {installed}, expected {', '.join(VERSIONS)}"
@@ -57,17 +62,22 @@ class PlanRequest:
     allowance: Allowance | None = None
     """How many bytes the graph may use; None asks for the plan of least peak, with which the first steps run."""
     concurrent_uses: int = 1
-    """How many forward passes of graphs wait for their backward pass at once, at most; they share the host's bytes."""
+    """The largest number of uses, of any graph, that are in progress at once; they share the host's bytes."""
     planned: Planned | None = None
-    """The result: the memory that the plan uses; None if there is no plan."""
+    """The result: the memory that the plan uses; None before the call, and if the graph could not be planned."""
     cost: int = 0
     """The result: the cost that the plan adds, in floating-point operations or picoseconds."""
     enough: int = 0
-    """A plan whose peak is at most this many bytes is good enough, and the search for a lower peak ends."""
+    """For a plan of least peak: a peak of at most this many bytes is good enough, and the search for a lower one ends."""
 
 
 class Partitioner(CustomPartitionerFn):
     """A partitioner that stays within a memory limit; :func:`stowplan.backends.torch.partitioner` constructs it.
+
+    Parameters
+    ----------
+    settings
+        Its options.
 
     Attributes
     ----------
@@ -86,7 +96,7 @@ class Partitioner(CustomPartitionerFn):
         """The latest report of each graph that shares the limit."""
 
     def planned(self) -> list[GraphReport]:
-        """The latest reports of the graphs that share the limit."""
+        """The latest report of each graph that shares the limit."""
         return [*self._report_of.values()]
 
     def uuid(self) -> Any:
@@ -95,6 +105,9 @@ class Partitioner(CustomPartitionerFn):
 
     def __call__(self, gm: Any, joint_inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
         """Cuts a joint module into a forward and a backward module.
+
+        If the graph cannot be planned, modules of one of torch's own partitioners are returned, and a
+        :class:`~stowplan.backends.fallback.PlanningWarning` is issued.
 
         Parameters
         ----------
@@ -127,6 +140,7 @@ class Partitioner(CustomPartitionerFn):
         return modules
 
     def _plan(self, gm: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        """Finds a plan of the joint module within the limit, adds its report, and returns the two modules that execute it."""
         began = time.monotonic()
         module = prepared(gm)
         count = kwargs["num_fwd_outputs"]
@@ -147,6 +161,7 @@ class Partitioner(CustomPartitionerFn):
             with_transfers = with_host(reading, share, host.bandwidth)
 
         def chooser(graph: Reading) -> Chooser:
+            """A search for plans of this reading, within the limit of the allowance."""
             return Chooser(
                 graph,
                 available.limit,
@@ -203,6 +218,7 @@ class Partitioner(CustomPartitionerFn):
         symbols = {size.node.expr: size for size in symbolic_sizes if size.node.expr.is_Symbol}
 
         def peak(sizes: dict[Any, int]) -> int:
+            """Peak of the plan in bytes if the symbols have these sizes."""
             SIZES.set(sizes)
             reading = read(module.graph, count, self.settings.counted)
             if choice.reading.arrival and self.settings.host is not None:
@@ -246,10 +262,12 @@ class Partitioner(CustomPartitionerFn):
 
 
 def prepared(gm: Any, separate: bool = True) -> Any:
-    """Copies a joint module and simplifies the copy as torch's own partitioner does: without dead code and common expressions.
+    """Copies a joint module and removes dead code and common subexpressions from the copy, as torch's own partitioner does.
 
     Parameters
     ----------
+    gm
+        ``torch.fx.GraphModule`` with the joint graph; it is not changed.
     separate
         Whether nodes that the user wants recomputed are duplicated, so that each pass has its own.
     """

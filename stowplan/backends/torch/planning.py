@@ -1,13 +1,17 @@
 """Finds the plan of one joint graph that adds the least work within a memory limit.
 
-Plans of torch's own partitioner come first. The candidates of :func:`stowplan.solve` start from them and search for better
-ones. If no plan is within the limit, the error says which peak is possible and what is proven.
+Plans of torch's own partitioner (*stock* plans) come first. The *candidates* of :func:`stowplan.solve`, that is, the methods
+that it runs, start from them and search for better ones. If no plan is within the limit, the error says which peak is possible
+and what is proven. The *border* is the moment between the forward and the backward pass.
+
+If a training loop measures its steps, the *first steps* run with plans of small peak, while the bytes outside of the graphs are
+measured.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -37,20 +41,21 @@ STOCK_SHARE = 0.3
 #: the time limit.
 MIN_DIAGNOSIS_SECONDS, DIAGNOSIS_SHARE = 3.0, 0.5
 
-#: The search for the plan of the first steps may take this many seconds or this share of the remaining time, whichever is more.
-#: The peak of the plan may be the least peak times PEAK_SLACK.
+#: The searches for the plan of the first steps do work in proportion to this many seconds or this share of the time limit,
+#: whichever is more. The peak of the plan may be ``PEAK_SLACK`` times the least peak that was found.
 MIN_FIRST_SECONDS, FIRST_SHARE, PEAK_SLACK = 2.0, 0.15, 1.05
 
 #: How many forward passes of a graph are assumed to wait for their backward pass when the plan of the first steps is chosen.
 #: The bytes that the plan saves are multiplied by this number.
 ASSUMED_USES = 4
 
-#: The search ends once this gap between the best plan and the bound is reached.
+#: The search ends once ``(objective - bound) / objective`` is at most this.
 GAP = 0.005
 
 #: If there is less time than this many seconds, only one heuristic runs, in this process: other processes would hardly have
-#: started. The heuristic depends on whether values may be sent to the host.
+#: started.
 MIN_PORTFOLIO_SECONDS = 1.0
+#: The name of that heuristic, and its name if values may be sent to the host.
 QUICK, QUICK_WITH_HOST = ("search",), ("offload",)
 
 #: The search takes at least this many seconds, even if reading the graph has used up the time limit.
@@ -62,22 +67,25 @@ class Settings:
     """The options of a partitioner."""
 
     limit: int
-    """Bytes that the graphs may use."""
+    """Bytes that all graphs together may use."""
     outside: int = 0
     """Bytes of a step that are reserved for tensors outside of the graphs; they are not part of ``limit``."""
     counted: Counted = field(default_factory=Counted)
+    """Which tensors count against the limit."""
     time_limit: float = 20.0
     """Seconds for each graph."""
     strict: bool = True
-    """Whether a limit that cannot be met is an error."""
+    """Whether a limit that cannot be met is an error; otherwise a warning is issued."""
     graphs: int = 1
     """How many graphs share the limit."""
     repeats: int | None = None
-    """How often a graph runs before its backward pass."""
+    """How often a graph runs before its backward pass; None if the user did not say it, which counts as once."""
     is_measured: bool = False
-    """Whether the first steps measure how many bytes live beside the graphs, and how often each graph runs."""
+    """Whether the first steps measure how many bytes are live outside of the graphs, and how often each graph runs."""
     workers: int = 2
+    """Maximum number of worker processes; see :func:`stowplan.solve`."""
     seed: int = 0
+    """Seed of all random numbers."""
     cost_function: CostFunction = costs.costs
     """The cost of running an operator once."""
     is_timed: bool = False
@@ -89,8 +97,8 @@ class Settings:
 class GraphReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A report about the plan of one graph.
 
-    Peaks are the largest number of bytes of tensors that are live at once, of those tensors that count against the limit. If
-    the graph runs several times before its backward pass, they cover all these runs.
+    A peak is the largest number of bytes that are live at once, over all tensors that count against the limit. If the graph
+    runs several times before its backward pass, the peak is that of all these runs together.
     """
 
     operators: int
@@ -98,10 +106,10 @@ class GraphReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     limit: int
     """This graph's share of the memory limit, in bytes."""
     stock_peak: int | None
-    """Peak of the plan that torch's own partitioner makes at the budget that is set, in bytes. None if that plan is not valid,
-    for example because it reads a value that was overwritten."""
+    """Peak in bytes of the plan that torch's own partitioner makes at the value of ``activation_memory_budget`` that is set in
+    torch. None if that plan is not valid, for example because it reads a value that was overwritten."""
     peak: int
-    """Peak of the plan, in bytes."""
+    """Peak of the plan that is used, in bytes."""
     added_flops: int
     """Floating-point operations of the plan beyond those of running each operator once."""
     added_runs: int
@@ -113,8 +121,9 @@ class GraphReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """``added_cost`` divided by the cost of all operators of both passes, each run once."""
     added_seconds: float | None = None
     """Seconds that the plan adds to a step; None if costs are floating-point operations."""
-    bound: int
-    """Proven lower bound on ``added_cost``: no plan within the limit adds less."""
+    bound: int | None
+    """Proven lower bound on ``added_cost``: no plan within the limit adds less. None if no bound was computed, because no plan
+    was searched for that adds as little as possible."""
     saved: int
     """Bytes that are live between the forward and the backward pass, including inputs and results."""
     host_bytes: int = 0
@@ -123,7 +132,9 @@ class GraphReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     stalled_seconds: float | None = None
     """Seconds of a step in which operators wait for copies; None if nothing may be sent to the host."""
     source: str
-    """The candidate that found the plan; ``stock`` if it is the plan of torch's own partitioner."""
+    """Where the plan comes from: the candidate of :func:`stowplan.solve` that found it; ``stock`` or ``stock at BUDGET`` for a
+    plan of torch's own partitioner; ``given`` for the original order; ``first steps`` or ``least peak`` for a plan of low
+    peak."""
     seconds: float
     """Seconds of planning."""
     format: str = "stowplan.torch.graph.report"
@@ -136,10 +147,12 @@ class Choice(msgspec.Struct, frozen=True):
     reading: Reading
     """The graph and its problem."""
     plan: Plan
+    """Runs of operators, and moves of values to the host and back."""
     report: GraphReport
+    """Peaks, costs and bounds of the plan."""
     is_stock: bool
-    """Whether the plan equals that of torch's own partitioner at the budget that is set, so that torch's modules can be
-    used."""
+    """Whether the plan equals the plan of torch's own partitioner at the budget that is set in torch. Then torch's modules can
+    be used."""
 
 
 class Chooser:
@@ -150,17 +163,21 @@ class Chooser:
     reading
         The joint graph and its problem.
     limit
-        Bytes.
+        The largest peak that a plan may have, in bytes.
+    settings
+        The options of the partitioner.
     stock_plan
-        The plan of torch's own partitioner at the budget that is set, as a sequence of operators; None if it cannot be read.
+        The plan of torch's own partitioner at the budget that is set in torch, as a sequence of operators; None if it cannot be
+        read.
     more_stock_plans
-        Makes torch's plans at other budgets. Its argument is a function that says whether to stop.
+        Makes torch's plans at other budgets, one after the other. Its argument is a function that says whether to stop.
     stock_seconds
-        Seconds that torch's partitioner needs for a plan.
+        Seconds that torch's partitioner needed for its plan.
     began
         When the time limit began, by ``time.monotonic``.
     uses
-        How many forward passes of the graph wait for their backward pass at once. Each one has its own bytes on the host.
+        How many uses of the graph (forward passes, until the end of their backward passes) are in progress at once. Each has
+        its own bytes on the host.
     """
 
     def __init__(
@@ -196,40 +213,47 @@ class Chooser:
         """
         if self.stock_plan is not None:
             if keep_stock and self.stock_plan.peak <= self.limit:
-                return self._choice(self.stock_plan, "stock", 0)
+                return self._choice(self.stock_plan, "stock")
             # The plan never needs more memory than torch's own, even if the limit allows more.
             self.limit = min(self.limit, max(self.stock_plan.peak, 1))
         plans = self._starting_plans()
         best = min(plans, key=lambda name: (plans[name].objective, plans[name].peak), default=None)
         if best is not None and plans[best].objective == 0:
-            return self._choice(plans[best], best, 0)
+            return self._choice(plans[best], best)
         if bounds.load_bound(self.unlimited) <= self.limit:
             choice = self._search_from(plans)
             if choice is not None:
                 return choice
-        return self._choice(self._plan_of_least_peak(), "least peak", 0)
+        return self._choice(self._plan_of_least_peak(), "least peak")
 
     def choose_for_first_steps(self, enough: int) -> Choice:
-        """Finds a plan with a low peak that saves few bytes, for the steps in which the bytes beside the graph are measured.
+        """Finds a plan with a low peak that saves few bytes, for the steps that measure the bytes outside of the graph.
+
+        The peak may be above the limit; this raises no error.
 
         Parameters
         ----------
         enough
-            A peak of this many bytes is low enough; the search for a lower one ends.
+            A peak of this many bytes is low enough; the search for a lower one ends. 0 asks for the least peak.
         """
-        seconds = max(MIN_FIRST_SECONDS, FIRST_SHARE * self._seconds_left()) / 2
+        # The work is limited, not the time: on a busy machine, too, a limit that was once found to be enough has to be enough.
+        seconds = peaks.PLAN_SHARE * max(MIN_FIRST_SECONDS, FIRST_SHARE * self.settings.time_limit) / 2
         starting_orders = [] if self.stock_plan is None else [[*dict.fromkeys(self.stock_plan.sequence)]]
         problem, border = self.reading.problem, self.reading.border
         plan = self.unlimited.made(self.unlimited.order)
-        if plan.peak > enough:
-            plan, _ = peaks.least_peak(problem, starting_orders, seconds, enough=enough)
+        # A search that ends at ``enough`` and a search for the least peak (0) find different plans. ``TrainingMemory.least``
+        # measures with plans of the latter, so it is also made here unless the first search succeeds.
+        aims = dict.fromkeys((enough if enough >= bounds.load_bound(self.unlimited) else 0, 0))
+        for aim in aims:
+            if plan.peak > enough:
+                plan = min(plan, self._least_peak(problem, starting_orders, seconds, aim), key=lambda made: made.peak)
         # A second search looks for a plan that saves few bytes, among plans whose peak is not far above that of the first.
         op, sizes = problem.ops[border], problem.tensors
         always_at_border = sum(sizes[tensor].size for tensor in {*problem.inputs, *op.reads, *op.writes})
         saved_bytes = Reservation(
             size=max(0, int(max(enough, PEAK_SLACK * plan.peak)) - always_at_border), since=border, until=border
         )
-        frugal, _ = peaks.least_peak(msgspec.structs.replace(problem, reserved=(saved_bytes,)), starting_orders, seconds)
+        frugal = self._least_peak(msgspec.structs.replace(problem, reserved=(saved_bytes,)), starting_orders, seconds)
         plans = [plan, self.unlimited.made(frugal.sequence)]
         original = self.unlimited.made(self.unlimited.order)
         if original.peak <= max(enough, PEAK_SLACK * plan.peak):
@@ -240,10 +264,16 @@ class Chooser:
             at_border, *after_border = _live_from_border(problem, made, border)
             return made.peak > self.limit, ASSUMED_USES * at_border + max([at_border, *after_border]), made.objective
 
-        return self._choice(min(plans, key=rank), "first steps", 0)
+        return self._choice(min(plans, key=rank), "first steps")
+
+    @staticmethod
+    def _least_peak(problem: Problem, orders: Iterable[Sequence[int]], seconds: float, enough: int = 0) -> Plan:
+        """A plan of small peak, found with the work of this many seconds; see :func:`peaks.minimize_peak`."""
+        structure = build(msgspec.structs.replace(problem, limit=None))
+        return peaks.minimize_peak(structure, orders, peaks.is_work_done(structure, seconds), enough)
 
     def _starting_plans(self) -> dict[str, Plan]:
-        """The original order and torch's plans, by name, as far as they are within the limit."""
+        """The original order and plans of torch's partitioner, by name, without plans whose peak is above the limit."""
         given = self.unlimited.made(self.unlimited.order)
         plans = {"given": given, **({} if self.stock_plan is None else {"stock": self.stock_plan})}
         plans = {name: plan for name, plan in plans.items() if plan.peak <= self.limit}
@@ -262,7 +292,7 @@ class Chooser:
         """The best plan that :func:`stowplan.solve` finds when it starts from the given plans; None if it finds none."""
         result = self._solve(msgspec.structs.replace(self.reading.problem, limit=self.limit), plans, self._seconds_left())
         self.is_infeasible = result.status == "infeasible"
-        return None if result.plan is None else self._choice(result.plan, result.provenance.candidate, int(result.bound or 0))
+        return None if result.plan is None else self._choice(result.plan, result.provenance.candidate, result.bound)
 
     def _solve(self, problem: Problem, plans: dict[str, Plan], seconds: float) -> Result[Plan]:
         """Solves a problem; candidates start from the given plans."""
@@ -277,7 +307,7 @@ class Chooser:
         )
 
     def _plan_of_least_peak(self) -> Plan:
-        """Searches for the lowest possible peak, in case that gives a plan within the limit.
+        """Searches for a plan with the lowest possible peak, which may be within the limit.
 
         Raises
         ------
@@ -288,8 +318,8 @@ class Chooser:
         stock_plan = [] if self.stock_plan is None else [[*dict.fromkeys(self.stock_plan.sequence)]]
         plan, bound = peaks.least_peak(self.reading.problem, stock_plan, seconds, enough=self.limit)
         if plan.peak <= self.limit:
-            mended = Insertion(self.unlimited).repaired(plan.sequence, self.limit)
-            plans = [plan] if mended is None else [plan, self.unlimited.made(mended)]
+            cheaper = Insertion(self.unlimited).repaired(plan.sequence, self.limit)
+            plans = [plan] if cheaper is None else [plan, self.unlimited.made(cheaper)]
             return min(plans, key=lambda candidate: candidate.objective)
         text = f"the least peak found is {plan.peak} bytes, and the limit is {self.limit}"
         is_proven = bound > self.limit
@@ -311,7 +341,11 @@ class Chooser:
     def _seconds_left(self) -> float:
         return self.settings.time_limit - (time.monotonic() - self.began)
 
-    def _choice(self, plan: Plan, source: str, bound: int) -> Choice:
+    def _choice(self, plan: Plan, source: str, bound: int | None = None) -> Choice:
+        """A plan with its report; ``bound`` is a proven lower bound on the objective, in the problem's unit of cost, or None if
+        no bound was computed."""
+        # No plan adds less than nothing.
+        bound = 0 if plan.objective == 0 else bound
         reading = self.reading
         plan = with_sends_ended(reading, plan)
         sequence = list(plan.sequence)
@@ -328,7 +362,7 @@ class Chooser:
             added_cost=plan.objective * reading.unit,
             added_share=plan.objective / max(1, sum(op.cost for op in reading.problem.ops)),
             added_seconds=plan.objective * seconds_of if self.settings.is_timed else None,
-            bound=min(bound, plan.objective) * reading.unit,
+            bound=None if bound is None else min(bound, plan.objective) * reading.unit,
             saved=_live_from_border(reading.problem, plan, reading.border)[0],
             host_bytes=self.uses * figures.get("host_peak", 0),
             stalled_seconds=figures["stalls"] * seconds_of if "stalls" in figures else None,
@@ -339,6 +373,6 @@ class Chooser:
 
 
 def _live_from_border(problem: Problem, plan: Plan, border: int) -> list[int]:
-    """Live bytes at the border between the passes, and at each step after it."""
+    """Live bytes at the border between the passes, and at each step after it; 0 if the plan is not valid."""
     live = load_bytes(problem, plan)
     return list(live[list(plan.steps()).index(("run", border)) :]) if live else [0]

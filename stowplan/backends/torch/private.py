@@ -101,12 +101,13 @@ def is_selectively_checkpointed() -> bool:
 def compiled_node(results: Any) -> Any:
     """The autograd node of the compiled graph that returned these results; None if no result needs gradients.
 
-    If a result is a view of an output of the graph, the node is one step behind it.
+    If a result is a view of an output of the graph, its own autograd node is that of the view, and the node of the compiled
+    graph is among the ``next_functions`` of that node.
     """
     every: list[Any] = [tensor.grad_fn for tensor in tree_leaves(results) if isinstance(tensor, torch.Tensor)]
     nodes = [node for node in every if node is not None]
-    behind = [other for node in nodes for other, _ in node.next_functions if other is not None]
-    return next((node for node in (*nodes, *behind) if "CompiledFunction" in node.name()), None)
+    operands = [other for node in nodes for other, _ in node.next_functions if other is not None]
+    return next((node for node in (*nodes, *operands) if "CompiledFunction" in node.name()), None)
 
 
 def parameters_behind(tensors: Any) -> list[Any]:
@@ -138,6 +139,8 @@ def put_below(mode: Any, is_over: Callable[[Any], bool]) -> None:
 
     Parameters
     ----------
+    mode
+        The mode to push.
     is_over
         A function that says whether a mode is no longer needed; such modes are removed.
     """
@@ -154,11 +157,13 @@ def compile_passes(module: Any, inputs: Any, partition: Any, wrap: Callable[[Any
 
     Parameters
     ----------
+    module, inputs
+        The graph and its example inputs, as ``torch.compile`` passes them to a back end.
     partition
         The partitioner, which cuts the joint graph in two.
     wrap
-        A function of the function that runs a pass and of a flag that is true for the backward pass. It returns the function to
-        run instead; both take a list of arguments.
+        Called for each pass with the function that runs it, and with a flag that is true for the backward pass. It returns the
+        function that runs in its place. Both functions take one argument: the list of the pass's inputs.
     """
     from torch._dynamo.backends.common import aot_autograd
     from torch._dynamo.backends.debugging import boxed_nop
@@ -220,14 +225,14 @@ def on_compilation(function: Callable[[], Any]) -> Callable[[], None]:
     """
     from torch._dynamo.callback import callback_handler
 
-    def began(_: Any) -> None:
+    def on_start(_: Any) -> None:
         function()
 
-    callback_handler.register_start_callback(began)
+    callback_handler.register_start_callback(on_start)
 
     def end() -> None:
-        # A reset of ``torch.compile`` has removed the callback already.
-        if began in callback_handler.start_callbacks:
-            callback_handler.remove_start_callback(began)
+        # A reset of ``torch.compile`` may have removed the callback already.
+        if on_start in callback_handler.start_callbacks:
+            callback_handler.remove_start_callback(on_start)
 
     return end

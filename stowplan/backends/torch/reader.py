@@ -51,12 +51,13 @@ class Reading:
     backward_outputs: list[Any]
     """Nodes of the gradients that the backward pass returns; None for an input without a gradient."""
     problem: Problem = field(init=False)
+    """The problem of rematerialization."""
     unit: int = 1
-    """Costs of the problem are multiples of this many floating-point operations, or picoseconds."""
+    """Costs of the problem are counted in units of this many floating-point operations, or picoseconds."""
     nodes: list[Any] = field(default_factory=list)
     """[operators] The node of each operator; None for the border."""
     flops: list[int] = field(default_factory=list)
-    """[operators] Floating-point operations of each operator, without those that stand for moved bytes."""
+    """[operators] Floating-point operations of each operator, without those that the cost function adds for moved bytes."""
     number: dict[Any, int] = field(default_factory=dict)
     """From a node to the index of its operator."""
     tensor: dict[Any, int] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class Reading:
         return node
 
     def owner(self, node: Any) -> int | None:
-        """Index of the operator that creates a value; None for inputs and constants."""
+        """Index of the operator that allocates the bytes of a node's value; None for inputs and constants."""
         node = self.root(node)
         if is_tuple_element(node):
             node = node.args[0]
@@ -117,8 +118,8 @@ def is_mutable(node: Any) -> bool:
     return bool(getattr(schema_of(node), "is_mutable", False))
 
 
-#: A function of the nodes of operators, their floating-point operations, and flags that are true for operators that never run
-#: again. It returns the cost of running each operator once.
+#: A function of the nodes of operators, their floating-point operations, and flags that are true for operators that must run
+#: exactly once. It returns the cost of running each operator once, in floating-point operations or picoseconds.
 CostFunction = Callable[[Sequence[Any], Sequence[int], Sequence[bool]], list[int]]
 
 
@@ -211,6 +212,7 @@ def _viewed(node: Any) -> Any:
 
 
 def _share(one: Any, other: Any) -> bool:
+    """Whether two tensors share a storage."""
     return bool(_storage_key(one, "one") == _storage_key(other, "other"))
 
 
@@ -225,13 +227,14 @@ class _Builder:
         self.precedences: dict[tuple[int, int], None] = {}
 
     def build(self) -> None:
+        """Fill the reading: its problem, its border, its floating-point operations, and the unit of its costs."""
         reading = self.reading
         reading.border = len(reading.nodes)
         reading.nodes.append(None)
         gradients = {reading.root(node) for node in reading.backward_outputs if isinstance(node, torch.fx.Node)}
-        free = set() if self.counted.gradients else gradients
+        uncounted = set() if self.counted.gradients else gradients
         resident = self._inputs()
-        writes = [self._written(node, free) for node in reading.nodes[:-1]]
+        writes = [self._written(node, uncounted) for node in reading.nodes[:-1]]
         tangent_tensors = [self._add(node, costs.storage_bytes(node.meta["val"])) for node in reading.tangents]
         reads = [self._read(node) for node in reading.nodes[:-1]]
         self._order()
@@ -277,6 +280,7 @@ class _Builder:
         )
 
     def _add(self, root: Any, size: int) -> int:
+        """Add the tensor of a root, of this many bytes; returns its index."""
         self.tensors.append(Tensor(id=root if isinstance(root, str) else root.name, size=size))
         self.tensor[root] = len(self.tensors) - 1
         return self.tensor[root]
@@ -286,13 +290,24 @@ class _Builder:
         total = sum(self.reading.input_bytes().values()) if self.counted.parameters else 0
         return [self._add("inputs", total)]
 
-    def _written(self, node: Any, free: set[Any]) -> list[int]:
-        """Indices of the tensors that an operator writes: one for each element of a tuple, even if nothing reads it."""
+    def _written(self, node: Any, uncounted: set[Any]) -> list[int]:
+        """Add the tensors that an operator writes, one for each element of a tuple, even if nothing reads it.
+
+        Parameters
+        ----------
+        uncounted
+            Nodes whose tensors do not count against the limit; these tensors get the size 0.
+
+        Returns
+        -------
+        list of int
+            Indices of the tensors.
+        """
         value = node.meta.get("val")
         if is_mutable(node) or value is None:
             return []
         if not isinstance(value, tuple | list):
-            return [self._add(node, 0 if node in free else costs.written_bytes(node))]
+            return [self._add(node, 0 if node in uncounted else costs.written_bytes(node))]
         parts: dict[int, list[Any]] = {}
         for user in node.users:
             if is_tuple_element(user):
@@ -301,10 +316,10 @@ class _Builder:
         for at, item in enumerate(value):
             if not isinstance(item, torch.Tensor):
                 continue
-            named = parts.get(at, [])
-            size = 0 if any(part in free for part in named) else costs.storage_bytes(item)
-            written.append(self._add(f"{node.name}#{at}" if not named else named[0], size))
-            for part in named[1:]:
+            elements = parts.get(at, [])
+            size = 0 if any(part in uncounted for part in elements) else costs.storage_bytes(item)
+            written.append(self._add(f"{node.name}#{at}" if not elements else elements[0], size))
+            for part in elements[1:]:
                 self.tensor[part] = written[-1]
         return written
 
@@ -334,7 +349,8 @@ class _Builder:
         )
 
     def _order(self) -> None:
-        """Add precedences: operators that belong to one pass, random operators and collectives in their order, and writes."""
+        """Add precedences: operators stay in the pass to which they belong, random operators and collectives stay in their
+        order, and readers of a value stay in order with the operators that overwrite it."""
         reading = self.reading
         behind_tangents = self._behind_tangents()
         chains: dict[str, int] = {}
@@ -354,7 +370,7 @@ class _Builder:
         self._order_writes()
 
     def _order_writes(self) -> None:
-        """Operators that read a value that some operator overwrites stay before or after that operator, as in the graph."""
+        """Add precedences for values that an operator overwrites: their other readers stay before or after that operator."""
         reading = self.reading
         written: dict[Any, list[int]] = {}
         for number, node in enumerate(reading.nodes[:-1]):
@@ -392,10 +408,17 @@ def _half(node: Any) -> str | None:
 
 
 def ignores_statistics(node: Any, root: Any) -> bool:
-    """Whether an input of an operator only serves to update running statistics, as in a batch norm in training.
+    """Whether an operator reads an input only to update running statistics, as a batch norm does in training.
 
     If such an operator runs again, its weight is passed instead of the statistics, because another call of the model may have
     overwritten them by then.
+
+    Parameters
+    ----------
+    node
+        The node of the operator.
+    root
+        The node of the input.
     """
     if str(getattr(node, "target", "")) != "aten._native_batch_norm_legit_functional.default" or not node.args[5]:
         return False
@@ -412,6 +435,7 @@ def is_collective(node: Any) -> bool:
 
 
 def _storage_key(value: Any, node: Any) -> Any:
+    """A key of the storage of a tensor; the node itself if the tensor has no storage."""
     try:
         return storage_key(value.untyped_storage())
     except (NotImplementedError, RuntimeError):
@@ -419,10 +443,12 @@ def _storage_key(value: Any, node: Any) -> Any:
 
 
 def sequence_of(reading: Reading, halves: Sequence[Any]) -> list[int] | None:
-    """The sequence of operators that a forward and a backward graph run, which a partitioner made from this joint graph.
+    """Returns the sequence of operators that a forward and a backward graph run, which a partitioner made of this joint graph.
 
     Parameters
     ----------
+    reading
+        The joint graph and its problem.
     halves
         Two ``torch.fx.Graph`` whose nodes have the names of the nodes of the joint graph.
 
@@ -431,7 +457,7 @@ def sequence_of(reading: Reading, halves: Sequence[Any]) -> list[int] | None:
     list of int or None
         Indices of operators; None if some operator never runs.
     """
-    named = {node.name: number for node, number in reading.number.items()}
-    runs = [[named[node.name] for node in half.nodes if node.op == "call_function" and node.name in named] for half in halves]
+    index = {node.name: number for node, number in reading.number.items()}
+    runs = [[index[node.name] for node in half.nodes if node.op == "call_function" and node.name in index] for half in halves]
     sequence = [*runs[0], *reading.arrival, reading.border, *runs[1]]
     return sequence if len(set(sequence)) == len(reading.nodes) else None

@@ -1,11 +1,14 @@
-"""Reports about the steps of a training loop, and the text of the error for a step that needs more than the memory limit."""
+"""Reports about the steps of a training loop, and the text of the error for a step that needs more than the memory limit.
+
+The *plan of least peak* of a graph needs the least memory; the first steps run with it, while the bytes outside of the graphs
+are measured. Afterwards graphs get *fitted* plans, which use the bytes that are left.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import math
 from collections.abc import Iterator
-from enum import Enum
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -13,6 +16,7 @@ import torch
 
 from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.torch.planning import GraphReport
+from stowplan.backends.torch.uses import State
 
 if TYPE_CHECKING:
     from stowplan.backends.torch.scopes import Scopes
@@ -21,23 +25,12 @@ if TYPE_CHECKING:
 SPARE = 1.01
 
 
-class State(Enum):
-    """The state of the current step, which :mod:`stowplan.backends.torch.scopes` calls a scope."""
-
-    IDLE = "no scope is open"
-    UNCOMPILED = "torch.compile has begun to compile, and has not made a graph yet"
-    EVALUATION = "a scope is open, and no graph was called while autograd was enabled"
-    FORWARD = "a graph was called while autograd was enabled, and no backward pass has begun since"
-    BACKWARD = "a backward pass of a graph began"
-    UPDATING = "an optimizer steps"
-
-
 class StepsReport(msgspec.Struct, kw_only=True):
     """A report about the steps so far.
 
     A step is everything that runs inside of ``with memory.step():``. Without this statement, a step begins when a compiled
-    graph is called, and ends when a graph is called for the first time after the backward pass. Calls
-    without autograd that follow each other, before or between such steps, are one step together.
+    graph is called, and ends when a graph is called for the first time after the backward pass. Successive calls without
+    autograd, before or between such steps, are one step together.
     """
 
     limit: int
@@ -54,13 +47,14 @@ class StepsReport(msgspec.Struct, kw_only=True):
     outside: int = 0
     """Bytes that were live when the last checked step began."""
     warnings: list[str] = []
-    """One line for each thing that could not be checked."""
+    """One line for each warning about memory that could not be checked or attributed to a step."""
 
 
 class TrainingReport(msgspec.Struct, kw_only=True):
     """A report about a training loop so far; ``str(report)`` is a text of one line for the steps and one for each graph."""
 
     steps: StepsReport
+    """The measured peaks."""
     graphs: list[GraphReport]
     """A report for each plan that was made, in the order in which the plans were made."""
     least: int | None
@@ -74,15 +68,16 @@ class TrainingReport(msgspec.Struct, kw_only=True):
         ]
         for graph in self.graphs:
             seconds = "" if graph.added_seconds is None else f", {graph.added_seconds:.3g} s"
+            unknown = "; no bound was computed" if graph.bound is None else ""
             lines.append(
                 f"graph of {graph.operators} operators: {graph.source}, peak {graph.peak:,} bytes with inputs, gradients and "
-                f"what was measured beside it, {graph.added_share:.1%} of its work added{seconds}"
+                f"what was measured beside it, {graph.added_share:.1%} of its work added{seconds}{unknown}"
             )
         return "\n".join(lines)
 
 
 def refusal(scopes: Scopes, peak: int) -> str:
-    """One line that says why a step needs more bytes than the limit, and what to do.
+    """Returns one line that says why a step needs more bytes than the limit, with advice for the user.
 
     Parameters
     ----------
@@ -121,7 +116,10 @@ def refusal(scopes: Scopes, peak: int) -> str:
 
 @contextlib.contextmanager
 def naming_out_of_memory(scopes: Scopes) -> Iterator[None]:
-    """A context manager that replaces torch's out-of-memory error by a MemoryLimitError, which says how many bytes are live."""
+    """A context manager that replaces torch's out-of-memory error by a MemoryLimitError, which says how many bytes are live.
+
+    ``scopes`` is the training loop whose limit and live bytes the message has.
+    """
     try:
         yield
     except torch.OutOfMemoryError as error:

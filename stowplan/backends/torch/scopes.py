@@ -2,14 +2,16 @@
 
 A step is called a *scope* here. The user opens it (``with memory.step():``), or it opens by itself at the first call of a
 compiled graph, and again at the first call after a backward pass. The end of a scope that opened by itself cannot be seen: code
-that runs after its backward pass may belong to other models. Only optimizers are certain to be a part of it, so that they raise
-an error above the limit; everything else after the backward pass causes one warning. In a scope that the user opens, everything
-that runs is a part of the step.
+that runs after its backward pass may belong to other models. Only optimizers are certain to be a part of the step, so that a
+peak above the limit is an error while they run; a peak in any other code after the backward pass causes one warning. In a scope
+that the user opens, everything that runs is a part of the step.
 
 The first scopes run with the plans of least peak, while :mod:`~stowplan.backends.torch.timeline` records how many bytes live
-beside the graphs. Then :mod:`~stowplan.backends.torch.fitting` plans graphs again within the bytes that are left. A plan
+outside of the graphs in each *phase* of a step: while a certain pass of a graph runs, or no graph runs. These bytes are the
+*remainder* of the phase. Then :mod:`~stowplan.backends.torch.fitting` plans graphs again within the bytes that are left. A plan
 changes only between scopes, and never within a backward pass, because a checkpointed region must run a second time exactly as
-it ran the first time.
+it ran the first time. A *use* of a graph is one forward pass, until the end of its backward pass
+(:mod:`~stowplan.backends.torch.uses`).
 
 ``torch.compile`` restores the set of dispatch keys when a compiled function returns, but not the stack of dispatch modes. A
 mode that is pushed onto an empty stack inside of a compiled function is therefore inactive afterwards. For that reason the mode
@@ -21,7 +23,6 @@ from __future__ import annotations
 import contextlib
 import math
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -33,14 +34,14 @@ from stowplan.backends.torch import private
 from stowplan.backends.torch.fitting import NO_LIMIT, Fitting
 from stowplan.backends.torch.measure import Allocator, Storages
 from stowplan.backends.torch.partition import Partitioner
-from stowplan.backends.torch.report import SPARE, State, StepsReport, naming_out_of_memory, refusal
-from stowplan.backends.torch.timeline import Phase
-from stowplan.backends.torch.uses import EndedPhase, RunningPhase, SpecializedGraph, Stage, Use, Variant, storage_keys
+from stowplan.backends.torch.report import SPARE, StepsReport, naming_out_of_memory, refusal
+from stowplan.backends.torch.uses import EndedPhase, RunningPhase, SpecializedGraph, Stage, State, Use, Variant, storage_keys
 from stowplan.errors import UsageError
 
 #: A graph gets its own plans for at most this many combinations of symbolic sizes. Other sizes use the plan of least peak.
 MOST_SIZES = 8
 
+#: The scopes of all memories that exist, so that an optimizer's step and the scope of another memory can reach them.
 _ALL: weakref.WeakSet[Scopes] = weakref.WeakSet()
 
 
@@ -49,6 +50,8 @@ class Scopes:
 
     Parameters
     ----------
+    planner
+        The partitioner, which plans the graphs.
     margin
         Bytes of the limit that plans leave free; None to measure how much the loop keeps from step to step.
     check_every
@@ -66,18 +69,22 @@ class Scopes:
         """Whether the user opened the scope that is open; whether the warning about the limit, which comes once, was issued."""
         self.report = StepsReport(limit=self.limit)
         self.uses: list[Use] = []
+        """Forward passes whose backward pass may still come, in the order in which they began."""
         self.trained_parameters: dict[int, Any] = {}
         """Weak references to the parameters that graphs train, with their versions at the end of the last scope, by ``id``."""
         self.phase: RunningPhase | None = None
+        """The phase that is running; None if no scope is open."""
         self.ended_phases: list[EndedPhase] = []
+        """The phases of the current scope that have ended."""
         self.is_stepping = False
         """Whether an optimizer steps right now."""
         self.unattributed_peak = 0
-        """The peak since ``torch.compile`` began to compile, as long as it has not made a graph."""
+        """The peak in bytes since ``torch.compile`` began to compile, as long as it has not made a graph."""
         self.task = private.NO_TASK
         """The identifier of the last backward pass in which one of the graphs ran."""
         self.is_used_by_compile: Callable[[], bool] = lambda: True
         """Tells whether the memory was passed to ``torch.compile``."""
+        # The meter counts live bytes; it is replaced by the allocator's statistics once a graph runs on CUDA.
         self.meter: Storages | Allocator = Storages()
         self.meter.owner = weakref.ref(self)
         self.meter.on_new_peak = private.weakly(self.check)
@@ -91,7 +98,15 @@ class Scopes:
 
     @contextlib.contextmanager
     def explicit(self) -> Iterator[None]:
-        """A context manager for a scope that the user opens."""
+        """A context manager for a scope that the user opens.
+
+        Raises
+        ------
+        UsageError
+            A scope that the user opened is open already.
+        MemoryLimitError
+            More bytes than the limit are live, and the memory is strict; or the device has no memory left.
+        """
         if self.is_explicit:
             raise UsageError("found a step inside of a step of the same memory, expected one after the other")
         self._close()
@@ -106,12 +121,12 @@ class Scopes:
 
     def _counted(self) -> Any:
         """A context in which operators of this thread are counted."""
-        is_there = not isinstance(self.meter, Storages) or self.meter in private.dispatch_modes()
-        return contextlib.nullcontext() if is_there else self.meter
+        is_active = not isinstance(self.meter, Storages) or self.meter in private.dispatch_modes()
+        return contextlib.nullcontext() if is_active else self.meter
 
     @property
     def limit(self) -> int:
-        """Bytes of a step."""
+        """Memory limit of a step, in bytes."""
         return self.fitting.limit
 
     @property
@@ -120,6 +135,7 @@ class Scopes:
         return not isinstance(self.meter, Storages) or self.meter.is_counting
 
     def _open(self, state: State) -> None:
+        """Begin a scope, which starts in the given state."""
         self._close()
         self.state, self.ended_phases = state, []
         self.report.count += 1
@@ -185,10 +201,8 @@ class Scopes:
             self.state = State.FORWARD
 
     def yield_to(self, other: Scopes) -> None:
-        """Another memory opens a scope:
-
-        drop this one's scope if its step is over, or if its model was compiled with the other.
-        """
+        """Called when another memory opens a scope: drops the scope of this memory if its step is over, or if graphs of both
+        memories train the same parameters."""
         is_over = self.state is not State.FORWARD and not any(use.is_waiting for use in self.uses)
         if not self.is_explicit and (is_over or self.trained_parameters.keys() & other.trained_parameters.keys()):
             self.state, self.phase = State.IDLE, None
@@ -212,6 +226,7 @@ class Scopes:
     # ------------------------------------------------------------------------------------------------ phases
 
     def _begin_phase(self, variant: Variant | None = None, use: Use | None = None, is_backward: bool = False) -> None:
+        """End the current phase and begin one in which a pass of this graph runs; without a graph, one in which none runs."""
         self._end_phase()
         self.uses = [each for each in self.uses if each.is_waiting]
         if self.state is not State.IDLE:
@@ -222,34 +237,15 @@ class Scopes:
             self.meter.counts_operands = self._is_certain()
 
     def _end_phase(self) -> None:
+        """End the current phase, if there is one: check its peak, and record its remainder."""
         if self.phase is None:
             return
+        # If the check drops the phase, it also raises an error.
         self.check()
-        if self.phase is None:
-            return
-        variant, use, is_backward, bytes_at_start, waiting = self.phase
-        if use is not None and is_backward and not use.is_over:
-            # ``retain_graph`` keeps the saved values for another backward pass.
-            waiting = [*waiting, use]
-        counts = Counter(each.variant.graph.key for each in waiting)
-        planned = variant.planned if variant else None
-        phase = Phase(variant.graph.key if variant and planned else None, is_backward, tuple(counts.items()))
-        peak = beside_graph = self._peak()
-        if planned is not None:
-            at_start, footprint = planned.inputs, planned.footprint.forward
-            if is_backward:
-                # The plan counts at least as many saved bytes as the use really keeps.
-                at_start, footprint = (
-                    planned.constant + (use.kept_bytes if use else planned.kept_bytes),
-                    planned.footprint.backward,
-                )
-            beside_graph = max(bytes_at_start - at_start, peak - footprint)
-        kept_by_waiting = sum(each.kept_bytes for each in waiting if each.variant.planned)
-        released = sum(each.released_bytes for each in {*waiting, use} if each is not None)
+        phase, peak = self.phase.key, self._peak()
+        remainder = self.phase.remainder(peak, self.fitting.base)
         is_certain = self.is_explicit or phase.depends_on_plans or self.state is not State.BACKWARD
-        self.ended_phases.append(
-            EndedPhase(phase, beside_graph - kept_by_waiting - self.fitting.base + released, peak, self.meter.found, is_certain)
-        )
+        self.ended_phases.append(EndedPhase(phase, remainder, peak, self.meter.found, is_certain))
         self.phase = None
 
     def run_pass(self, variant: Variant, is_backward: bool, function: Any, arguments: list[Any]) -> Any:
@@ -285,6 +281,7 @@ class Scopes:
         return results
 
     def _backward_ended(self) -> None:
+        """Called when the backward pass of the autograd engine has ended."""
         self.task = private.NO_TASK
         self._begin_phase()
 
@@ -328,7 +325,8 @@ class Scopes:
                 # its own plan until it ends.
                 uses = [use for use in self.uses if use.step == self.report.count]
                 if not any(use.is_waiting for use in uses):
-                    # What the step has found may have replaced tensors that are not live any more.
+                    # Tensors that were found late may have taken the place of tensors that have been released since the step
+                    # began, so that no more bytes count than are live now beyond the base.
                     found = min(self.meter.found, self.meter.live - self.fitting.base)
                     self.fitting.return_to_least_if_above_limit(max(0, found))
                 self.fitting.prepare(graph, arguments, uses)
@@ -351,7 +349,11 @@ class Scopes:
             weakref.finalize(node, use.end)
 
     def measure_least(self, step: Callable[[], Any], count: int) -> int:
-        """Runs a step with the plans of least peak and without a limit; returns the smallest limit that it needs, in bytes."""
+        """Runs a step ``count`` times with the plans of least peak and without a limit.
+
+        Returns the smallest limit that it needs, in bytes, with 1 % to spare. Errors of ``step`` are raised, and UsageError if
+        the user has a scope open.
+        """
         limit, report = self.limit, self.report
         self._close()
         self.report = StepsReport(limit=limit)
@@ -420,6 +422,7 @@ class Scopes:
         )
 
     def _check_bytes(self, peak: int, is_certain: bool) -> None:
+        """Raise the error, or warn once, if a peak is above the limit; only warn if it may not belong to the step."""
         self.report.largest = max(self.report.largest, peak if is_certain else 0)
         if peak <= self.limit or not self.is_in_use() or self.is_warned:
             return
@@ -427,17 +430,19 @@ class Scopes:
             self._raise_or_warn(refusal(self, peak), peak)
         elif self.state is not State.UNCOMPILED:
             text = f"{peak} bytes were live behind a backward pass, and the limit is {self.limit}"
-            self._warn_once(f"{text}: only inside of memory.step() is that known to be a part of a step", of="behind")
+            self._warn_once(f"{text}: only inside of memory.step() is that known to be a part of a step", topic="behind")
 
     def _raise_or_warn(self, text: str, peak: int) -> None:
+        """Close the scope and raise MemoryLimitError if the memory is strict; otherwise warn."""
         if self.settings.strict:
             self.state, self.phase = State.IDLE, None
             raise MemoryLimitError(text, self.limit, peak, 0)
         self.is_warned = True
         warn(text)
 
-    def _warn_once(self, text: str, of: str = "") -> None:
-        if not any((of or text) in explicit for explicit in self.report.warnings):
+    def _warn_once(self, text: str, topic: str = "") -> None:
+        """Warn, unless an earlier warning contains the topic, by default the whole text."""
+        if not any((topic or text) in warning for warning in self.report.warnings):
             self.report.warnings.append(text)
             warn(text)
 
@@ -449,6 +454,7 @@ def _is_obsolete(mode: Any) -> bool:
 
 
 def _before_optimizer(*_: Any) -> None:
+    """Called before the step of any optimizer; scopes in which a backward pass has begun start a phase for it."""
     for scopes in [*_ALL]:
         scopes.is_stepping = True
         if scopes.state is State.BACKWARD:
@@ -457,6 +463,7 @@ def _before_optimizer(*_: Any) -> None:
 
 
 def _after_optimizer(*_: Any) -> None:
+    """Called after the step of any optimizer; ends the phase that began before it."""
     for scopes in [*_ALL]:
         scopes.is_stepping = False
         if scopes.state is State.UPDATING:

@@ -19,8 +19,8 @@ from stowplan.backends.torch.private import no_dispatch, tree_map
 from stowplan.frontends.torch_program import tensors_of
 from stowplan.hardware.targets.toml_files import PS_PER_SECOND, duration_ps
 
-#: RUNS runs of an operator are timed together, because a device may run asynchronously. This is repeated TIMES times, or until
-#: MOST_SECONDS have passed.
+#: An operator is run ``RUNS`` times for each reading of the clock, because a device may run asynchronously. The clock is read
+#: ``TIMES`` times, or until ``MOST_SECONDS`` have passed.
 RUNS, TIMES, MOST_SECONDS = 4, 3, 0.05
 
 
@@ -31,16 +31,21 @@ class RateCosts:
         self.device = device
 
     def __call__(self, nodes: Sequence[Any], flops: Sequence[int], _: Sequence[bool]) -> list[int]:
-        """Picoseconds of each node."""
+        """Returns the picoseconds of each node; ``flops`` are their floating-point operations, the third argument is not
+        used."""
         return [self._duration(node, operations) for node, operations in zip(nodes, flops, strict=True)]
 
     def _duration(self, node: Any, operations: int) -> int:
+        """Picoseconds of one node.
+
+        The type of its first floating-point tensor selects the rate of arithmetic; for other types, the lowest rate is used.
+        """
         tensors = [tensor for used in (*node.all_input_nodes, node) for tensor in tensors_of(used.meta.get("val"))]
-        kinds = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors if tensor.is_floating_point()]
-        if kinds[:1] == ["float32"] and torch.get_float32_matmul_precision() != "highest" and "tf32" in self.device.compute:
-            kinds = ["tf32"]
+        dtypes = [str(tensor.dtype).removeprefix("torch.") for tensor in tensors if tensor.is_floating_point()]
+        if dtypes[:1] == ["float32"] and torch.get_float32_matmul_precision() != "highest" and "tf32" in self.device.compute:
+            dtypes = ["tf32"]
         rates = self.device.compute
-        rate = next((rates[kind] for kind in kinds[:1] if kind in rates), min(rates.values()))
+        rate = next((rates[dtype] for dtype in dtypes[:1] if dtype in rates), min(rates.values()))
         return max(duration_ps(operations, rate), duration_ps(moved_bytes(node), self.device.bandwidth))
 
 
@@ -60,7 +65,7 @@ class MeasuredCosts:
         """Picoseconds of each kind of operator; None if measuring it failed."""
 
     def __call__(self, nodes: Sequence[Any], flops: Sequence[int], is_fixed: Sequence[bool]) -> list[int]:
-        """Picoseconds of each node; an estimate for nodes that never run again."""
+        """Returns the picoseconds of each node; they are estimated for nodes that must run exactly once (``is_fixed``)."""
         until = time.monotonic() + self.seconds
         measured: list[int | None] = []
         for node, fixed in zip(nodes, is_fixed, strict=True):
@@ -70,6 +75,7 @@ class MeasuredCosts:
             measured.append(None if fixed else self.durations.get(key))
         estimates = [cost(node, operations) for node, operations in zip(nodes, flops, strict=True)]
         durations = [(ps, estimate) for ps, estimate in zip(measured, estimates, strict=True) if ps is not None]
+        # The ratio of the two sums converts an estimate to picoseconds.
         scale = sum(ps for ps, _ in durations), sum(estimate for _, estimate in durations)
         if not scale[1]:
             scale = 1, 1
@@ -77,10 +83,8 @@ class MeasuredCosts:
 
 
 def _kind(node: Any) -> str:
-    """A key that is equal for operators that take the same time:
-
-    the operator, and its arguments with shapes instead of tensors.
-    """
+    """A key that is equal for nodes that take the same time: the operator, and its arguments with the shape, strides, type and
+    device of each tensor in place of the tensor."""
 
     def described(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
@@ -93,7 +97,7 @@ def _kind(node: Any) -> str:
 
 
 def _measure(node: Any) -> int | None:
-    """Picoseconds of the shortest of several runs of an operator; None if it cannot run alone."""
+    """Picoseconds of one run of an operator, the smallest of several means over RUNS runs; None if it cannot run alone."""
     try:
         with no_dispatch(), torch.no_grad():
             args, kwargs = tree_map(_sample_argument, (tuple(node.args), dict(node.kwargs)))
@@ -112,7 +116,7 @@ def _measure(node: Any) -> int | None:
                 shortest = min(shortest, (now - began) / RUNS)
                 if now > until:
                     break
-    except Exception:  # Whatever the operator needs to run, its cost is then estimated.
+    except Exception:  # Whatever the fault is, the caller can estimate the cost of the operator.
         return None
     return max(1, int(shortest * PS_PER_SECOND))
 

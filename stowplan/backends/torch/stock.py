@@ -1,4 +1,8 @@
-"""Plans of torch's own partitioners: at several budgets, and a safe one for graphs that cannot be planned here."""
+"""Plans of torch's own partitioners: at several budgets, and a safe one for graphs that cannot be planned here.
+
+The *budget* is torch's setting ``activation_memory_budget``, the share between 0 and 1 of the activations that its min-cut
+partitioner saves for the backward pass.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +45,14 @@ def partition(module: Any, joint_inputs: Any, kwargs: dict[str, Any], budget: fl
 
     Parameters
     ----------
+    module
+        ``torch.fx.GraphModule`` with the joint graph.
+    joint_inputs, kwargs
+        As AOTAutograd passes them to a partitioner.
     budget
         Share of the activations to save; None uses the value that is set in torch.
+
+    Errors of torch's partitioner are raised.
     """
     # The partitioner changes the nodes of the graph that it is given.
     copy = torch.fx.GraphModule(module, copied(module.graph))
@@ -60,7 +70,11 @@ def plans(
     budgets: Sequence[float] = BUDGETS,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[StockPlan]:
-    """Yields the plans of torch's own partitioner at several budgets, until ``should_stop`` returns true."""
+    """Yields the plans of torch's own partitioner at several budgets, until ``should_stop`` returns true.
+
+    A budget at which torch's partitioner fails is skipped. The first four parameters are those of :func:`partition`, with the
+    reading of the joint graph.
+    """
     for budget in budgets:
         if should_stop():
             return
@@ -72,10 +86,11 @@ def plans(
 
 
 def safe_modules(module: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tuple[tuple[Any, Any], str]:
-    """Returns modules of torch's own that compute the gradients of eager mode, and a phrase for a warning that describes them.
+    """Returns modules of one of torch's partitioners that compute the gradients of eager mode, and a phrase for a warning.
 
     Torch's min-cut partitioner may draw random numbers a second time, and may read values again that were overwritten in
-    between (pytorch#190758, #197039). If the graph has either, torch's default partitioner is used, which recomputes nothing.
+    between (pytorch#190758, #197039). If the graph draws random numbers or overwrites values, torch's default partitioner is
+    used, which recomputes nothing. The parameters are those of :func:`partition`.
 
     Raises
     ------
@@ -92,7 +107,7 @@ def safe_modules(module: Any, joint_inputs: Any, kwargs: dict[str, Any]) -> tupl
 
 
 def inputs_written_after_forward(joint: Any) -> list[Any]:
-    """Inputs that AOTAutograd overwrites after the forward pass with one of its results."""
+    """Returns the inputs of a joint graph that AOTAutograd overwrites after the forward pass with one of its results."""
     (last,) = (node for node in joint.nodes if node.op == "output")
     written = [getattr(description, "mutated_input", None) for description in last.meta.get("desc") or ()]
     inputs = (node for node in joint.nodes if node.op == "placeholder")
@@ -110,14 +125,17 @@ def forward_outputs(joint: Any) -> int:
         AOTAutograd did not describe the outputs.
     """
     (last,) = (node for node in joint.nodes if node.op == "output")
-    described = last.meta.get("desc")
-    if described is None:
+    descriptions = last.meta.get("desc")
+    if descriptions is None:
         raise UnsupportedError("the outputs of the joint graph are not described")
-    return next((at for at, output in enumerate(described) if output is None or output.is_grad()), len(described))
+    return next((at for at, output in enumerate(descriptions) if output is None or output.is_grad()), len(descriptions))
 
 
 def saved_values(joint: Any, node_info: Any, recomputable: Sequence[Any]) -> list[Any]:
-    """Nodes that torch's minimum cut saves if the given nodes may be computed again, as it does for budgets below 1."""
+    """Returns the nodes that torch's minimum cut saves if the nodes ``recomputable`` may be computed again.
+
+    The options of the cut are those that torch uses for budgets below 1; ``node_info`` is torch's classification of the nodes.
+    """
     options = partitioners.MinCutOptions(
         ban_if_used_far_apart=False,
         ban_if_long_fusible_chains=False,
@@ -130,6 +148,18 @@ def saved_values(joint: Any, node_info: Any, recomputable: Sequence[Any]) -> lis
 
 
 def knapsack(memory: list[float], joint: Any, most: float, nodes: Sequence[Any]) -> tuple[list[int], list[int]]:
-    """Returns the indices of the nodes to save and of the others, by torch's own knapsack solver ``dp``."""
+    """Returns the indices of the nodes to save and of those that may be computed again, by torch's own knapsack solver ``dp``.
+
+    Parameters
+    ----------
+    memory
+        [nodes] Bytes of each node's value as a share of all activations.
+    joint
+        The joint graph; not used.
+    most
+        The largest sum of the shares of the saved nodes.
+    nodes
+        The nodes.
+    """
     _, saved, recomputed = dp_knapsack(memory, [partitioners.estimate_runtime(node) for node in nodes], most)
     return saved, recomputed

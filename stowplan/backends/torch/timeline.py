@@ -1,4 +1,4 @@
-"""How many bytes a training step uses beside its graphs in each phase, and how many bytes that leaves for each graph.
+"""How many bytes a training step uses in each phase besides those of its graphs, and how many bytes that leaves for each graph.
 
 A *use* of a graph is one forward pass, until the end of its backward pass. A *phase* of a step is the time in which one pass of
 a graph runs, or no graph runs, while certain uses wait for their backward pass. The peak of a phase is the sum of four numbers
@@ -22,6 +22,7 @@ class Planned(NamedTuple):
     """The memory that the plan of a graph uses."""
 
     footprint: Footprint
+    """Peaks of the two passes, and the bytes that are live between them."""
     inputs: int
     """Bytes of the inputs, which are live when the graph is called."""
     tangents: int
@@ -56,7 +57,10 @@ class Phase(NamedTuple):
         return self.active is not None or bool(self.waiting)
 
     def footprint(self, plans: Mapping[Hashable, Planned]) -> int:
-        """Bytes that the running graph and the waiting uses need with these plans."""
+        """Bytes that the running graph and the waiting uses need with these plans, which are given by the keys of their graphs.
+
+        A graph without a plan counts 0 bytes.
+        """
         waiting_bytes = sum(count * plans[graph].kept_bytes for graph, count in self.waiting if graph in plans)
         if self.active not in plans:
             return waiting_bytes
@@ -84,7 +88,10 @@ class Timeline:
         return math.inf if largest is None else remainder - largest
 
     def peak(self, base: int, plans: Mapping[Hashable, Planned]) -> int:
-        """Peak of a step with these plans, in bytes, over the phases that depend on plans."""
+        """Peak of a step with these plans, in bytes, over the phases that depend on plans; 0 if there is no such phase.
+
+        ``base`` is the number of bytes that are live when the step begins.
+        """
         remainders = ((phase, remainder) for phase, remainder in self.remainders.items() if phase.depends_on_plans)
         return max((base + remainder + phase.footprint(plans) for phase, remainder in remainders), default=0)
 
@@ -100,19 +107,19 @@ class Timeline:
     def allowance(
         self, graph: Hashable, limit: int, base: int, plans: Mapping[Hashable, Planned], open_graphs: set[Hashable]
     ) -> Allowance:
-        """How many bytes a graph may use in each phase.
+        """Computes how many bytes a graph may use in each phase.
 
         Parameters
         ----------
         graph
-            Key of the graph.
+            Key of the graph; it must have a plan in ``plans``.
         limit, base
             Memory limit of the step, and bytes that are live when it begins.
         plans
-            The current plans.
+            The current plans, by the keys of their graphs.
         open_graphs
-            Other graphs that are still to be planned; the free bytes of a phase are divided evenly among those that it
-            involves.
+            Keys of the other graphs that are still to be planned. The free bytes of a phase are divided evenly among this graph
+            and the open ones that run or wait in the phase.
         """
         plan, limits = plans[graph], []
         for phase, remainder in self.remainders.items():

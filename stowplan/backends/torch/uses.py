@@ -1,13 +1,15 @@
-"""Compiled graphs and their uses: which values a forward pass has saved, and whether these values are still live.
+"""Compiled graphs and their uses: which values a forward pass has saved for its backward pass, and whether they are live.
 
 A *use* of a graph is one forward pass, until the end of its backward pass. It *waits* for its backward pass while any value
-that it saved is live. That is observed rather than assumed: hooks such as those of ``torch.utils.checkpoint`` release saved
-values at once, and ``retain_graph`` keeps them for another backward pass.
+that it saved is live. Whether a value is live is observed rather than assumed: hooks such as those of
+``torch.utils.checkpoint`` release saved values at once, and ``retain_graph`` keeps them for another backward pass. The *plan of
+least peak* of a graph needs the least memory; the first steps run with it, while the bytes outside of the graphs are measured.
 """
 
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import Any, NamedTuple
@@ -28,29 +30,52 @@ class Stage(Enum):
     DECIDED = "it was planned anew, or there is nothing to plan"
 
 
+class State(Enum):
+    """The state of the current step, which :mod:`stowplan.backends.torch.scopes` calls a scope."""
+
+    IDLE = "no scope is open"
+    UNCOMPILED = "torch.compile has begun to compile, and has not made a graph yet"
+    EVALUATION = "a scope is open, and no graph was called while autograd was enabled"
+    FORWARD = "a graph was called while autograd was enabled, and no backward pass has begun since"
+    BACKWARD = "a backward pass of a graph began"
+    UPDATING = "an optimizer steps"
+
+
 class Variant:
     """A graph that was compiled with one plan."""
 
     def __init__(self, graph: SpecializedGraph):
         self.graph = graph
         self.function: Callable[..., Any] = lambda *_: None
+        """The compiled graph; it takes the inputs and returns the results."""
         self.planned: Planned | None = None
         """The memory that the plan uses; None if there is no plan, for example because the graph has no backward pass."""
         self.cost = 0
-        """The cost that the plan adds."""
+        """The cost that the plan adds, in floating-point operations or picoseconds."""
         self.results = 0
         """How many outputs of the forward pass go to its caller; the values that are saved follow them."""
 
 
 class SpecializedGraph:
-    """A graph for some sizes of its inputs: first with the plan of least peak, later with a plan that recomputes less."""
+    """A graph for certain symbolic sizes of its inputs: first with the plan of least peak, later with one that recomputes less.
+
+    Parameters
+    ----------
+    compile_graph
+        Compiles the graph for given inputs; its passes report to the given variant.
+    key, code
+        Keys of the graph and of the code that it was compiled from. Graphs of the same code for other sizes have other keys.
+    """
 
     def __init__(self, compile_graph: Callable[[Any, Variant], Any], key: Any, code: Any):
         self.compile_graph, self.key, self.code = compile_graph, key, code
         self.least: Variant = Variant(self)
+        """The variant with the plan of least peak."""
         self.fitted: Variant | None = None
-        """The variant that was planned within the bytes that a step leaves. None before that, and if the first plan is kept."""
+        """The variant that was planned within the bytes that a step leaves free. None before that, and if the plan of least
+        peak is kept."""
         self.stage = Stage.MEASURED
+        """How far the planning of the graph has come."""
 
     @property
     def current(self) -> Variant:
@@ -84,20 +109,25 @@ class Use:
 
     Parameters
     ----------
+    variant
+        The compiled graph that runs.
     arguments
         Arguments of the forward pass; no reference to them is kept.
     """
 
     def __init__(self, variant: Variant, arguments: list[Any]):
         self.variant, self.is_over = variant, False
+        """The compiled graph; and whether the backward pass is known to have ended."""
         self.step = 0
-        """The number of the step that it began in."""
+        """The number of the step in which the use began."""
         self.keys = storage_keys(arguments)
-        """Keys of the storages with which the backward pass may be called."""
+        """Keys of the storages by which a backward pass is recognized as that of this use: its arguments contain one of
+        them."""
         self.saved = _Bytes(())
         """The values that the forward pass saved, without its arguments and results."""
         self.kept_bytes = 0
         """Bytes of saved values and results, without those that are arguments."""
+        # The caller may release arguments other than parameters, and results, while the use waits.
         self.caller_tensors = _Bytes(_storages(each for each in arguments if not isinstance(each, torch.nn.Parameter)).values())
 
     def forward_ended(self, returned: Any) -> None:
@@ -110,8 +140,8 @@ class Use:
         self.caller_tensors.add(_storages(returned[at] for at in range(count) if at in savable).values())
         self.keys = set(saved)
         if not self.saved.keys:
-            # If nothing is saved, only the autograd node of the pass shows how long the use waits, and hooks may have removed
-            # it.
+            # If no value is saved, only the autograd node of the pass shows how long the use waits, and hooks on saved tensors
+            # may have removed that node.
             self.is_over = has_saved_tensor_hooks()
 
     @property
@@ -125,7 +155,7 @@ class Use:
         return self.caller_tensors.total - self.caller_tensors.live
 
     def end(self) -> None:
-        """The backward pass is over: no saved value is needed any more."""
+        """Record that the backward pass is over, so that no saved value is needed any more."""
         self.is_over = True
 
 
@@ -143,15 +173,74 @@ class RunningPhase(NamedTuple):
     waiting: list[Use]
     """The uses that wait for their backward pass."""
 
+    @property
+    def planned(self) -> Planned | None:
+        """The memory that the plan of the graph uses; None if no graph runs, or if it has no plan."""
+        return None if self.variant is None else self.variant.planned
+
+    @property
+    def waiting_at_end(self) -> list[Use]:
+        """The uses that wait once the phase has ended. The use that ran is one of them if ``retain_graph`` keeps its saved
+        values for another backward pass."""
+        if self.use is None or not self.is_backward or self.use.is_over:
+            return self.waiting
+        return [*self.waiting, self.use]
+
+    @property
+    def key(self) -> Phase:
+        """The phase of the timeline that this one is an instance of."""
+        counts = Counter(each.variant.graph.key for each in self.waiting_at_end)
+        active = self.variant.graph.key if self.variant is not None and self.planned is not None else None
+        return Phase(active, self.is_backward, tuple(counts.items()))
+
+    def bytes_beside_graph(self, peak: int) -> int:
+        """Bytes that were live besides those of the running graph, if at most ``peak`` bytes were live at once:
+
+            max(bytes_at_start - graph_at_start, peak - planned_peak)
+
+        The first difference is exact when the pass begins: the graph then has its inputs and, in a backward pass, also the
+        tangents and the values that the forward pass kept. The second one is a lower bound at the peak, because the graph may
+        use fewer bytes than its plan counts. Without a plan, all live bytes are besides the graph.
+        """
+        planned = self.planned
+        if planned is None:
+            return peak
+        if not self.is_backward:
+            return max(self.bytes_at_start - planned.inputs, peak - planned.footprint.forward)
+        # The use may keep fewer bytes than its plan counts.
+        kept_bytes = planned.kept_bytes if self.use is None else self.use.kept_bytes
+        return max(self.bytes_at_start - (planned.constant + kept_bytes), peak - planned.footprint.backward)
+
+    def remainder(self, peak: int, base: int) -> int:
+        """The remainder of the phase in bytes, as :mod:`~stowplan.backends.torch.timeline` defines it:
+
+            bytes_beside_graph - kept_by_waiting - base + released
+
+        The values that planned uses keep while they wait (``kept_by_waiting``) are bytes of their graphs. Arguments and results
+        that callers have released are added, because another plan might save them, so that they stay live.
+
+        Parameters
+        ----------
+        peak
+            The most bytes that were live in the phase.
+        base
+            Bytes that were live when the step began.
+        """
+        waiting = self.waiting_at_end
+        kept_by_waiting = sum(each.kept_bytes for each in waiting if each.variant.planned)
+        released = sum(each.released_bytes for each in {*waiting, self.use} if each is not None)
+        return self.bytes_beside_graph(peak) - kept_by_waiting - base + released
+
 
 class EndedPhase(NamedTuple):
     """A phase of a step that has ended."""
 
     phase: Phase
+    """Which pass ran, and which uses waited."""
     remainder: int
-    """Bytes beside the graphs and beside those that were live when the step began."""
+    """Bytes besides those of the graphs and those that were live when the step began."""
     peak: int
-    """The most bytes that were live."""
+    """The largest number of bytes that were live at once."""
     found: int
     """Bytes of tensors that were found late, up to the end of the phase; see
     :class:`~stowplan.backends.torch.measure.Storages`."""

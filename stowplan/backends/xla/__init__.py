@@ -1,4 +1,5 @@
-"""Back end for XLA: tunes compiler options that decide which values are in fast memory.
+"""Back end for XLA, for ``stowplan tune-xla`` and :func:`tune`: tunes compiler options that decide which values are in fast
+memory.
 
 XLA's *memory-space assignment* puts values into fast memory one by one. Compiler options change the order in which it does so,
 and how early it fetches values. The tuner compiles a program, learns from XLA's cycle estimates, and proposes the next options.
@@ -13,9 +14,9 @@ memories of a chip are in the ``[xla]`` table of its target. A file imports only
 - ``store``, ``process``, ``compiler``: results on disk; the parent's side of a child process; several child processes
 - ``knobs``: options of the compiler
 - ``collectives``, ``score``: cycles of collective operations; cycles of a compiled module
-- ``evidence``, ``experience``: what all trials of a program have shown; what earlier programs have shown
+- ``evidence``, ``experience``: the results of all trials of a program; the results of earlier programs
 - ``proposals``: strategies that propose the next options. To add one, write a ``Way`` and add it to ``WAYS``
-- ``bandit``: the budget, the choice of what to try next, and previews
+- ``bandit``: the budget, the choice of the next compilations, and previews
 - ``tuning``, ``run``, ``entry``: the result of tuning; the tuning loop; the functions that users call
 """
 

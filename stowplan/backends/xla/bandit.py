@@ -1,4 +1,4 @@
-"""The budget of a run of ``tune-xla``, the bandit that chooses what to compile next, and the search for settings by previews.
+"""The budget of a run of ``tune-xla``, the bandit that chooses the next compilations, and the search for settings by previews.
 
 A *knob* is an XLA option that changes how tensors are placed in fast memory, and a *setting* is a value for each knob. A *flag*
 is an option that changes the program before tensors are placed. A *preview* is a compilation that ends once memory-space
@@ -35,7 +35,7 @@ PREVIEWS_OF_A_COMPILE = 20
 #: The budget of one round of the search, in units of one full compilation: 1 for the round's compilation, 0.6 for its previews.
 ROUND = 1.6
 
-#: Maximum number of settings of a batch that one *way* proposes, that is, one strategy of
+#: Maximum number of settings in a batch that come from one *way*, which is a strategy of
 #: :mod:`stowplan.backends.xla.proposals`.
 _SETTINGS_OF_A_WAY = 2
 
@@ -53,6 +53,7 @@ class Budget:
     compiles: int
     """The largest number of compilations, including the default."""
     deadline: Deadline
+    """When the run must end."""
     jobs: int = 1
     """How many compilations run at the same time."""
     compiled: int = 0
@@ -118,9 +119,11 @@ class Arm:
     """An arm of the bandit, with the results of its tries."""
 
     name: str
+    """``knobs`` for settings of the best program, otherwise the name of a flag or of a way."""
     wins: float
     """How many of its tries were better than the incumbent, including the prior."""
     tries: float = PRIOR_TRIES
+    """How often it was tried, including the prior."""
 
     def index(self, total: float) -> float:
         """The upper confidence bound of its win rate after ``total`` tries of all arms."""
@@ -128,7 +131,7 @@ class Arm:
 
 
 def by_promise(arms: Iterable[Arm]) -> list[Arm]:
-    """The arms in the order of their upper confidence bounds, the highest first."""
+    """Returns the arms in the order of their upper confidence bounds, the highest first."""
     all_arms = [*arms]
     total = sum(arm.tries for arm in all_arms)
     return sorted(all_arms, key=lambda arm: -arm.index(total))
@@ -152,6 +155,7 @@ class Bandit:
 
     def __init__(self) -> None:
         self.knobs = Arm("knobs", PRIOR_TRIES * _KNOBS_PRIOR)
+        """The arm of settings of the best program."""
         self.flags: dict[Arm, FlagToTry] = {}
         """The flags that were not tried yet."""
         self.knobs_save = 0.0
@@ -163,7 +167,7 @@ class Bandit:
         self.flags[Arm(name, PRIOR_TRIES * min(_FLAG_PRIOR + _PRIOR_PER_GAIN * worth, 1.0))] = flag
 
     def learn(self, known: Mapping[str, tuple[float, float]]) -> None:
-        """Add wins and tries from earlier programs: ``known`` gives (wins, tries) by the name of the arm."""
+        """Add wins and tries on earlier programs; ``known`` has (wins, tries) by the name of the arm."""
         for arm in (self.knobs, *self.flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
@@ -290,7 +294,7 @@ class SettingSearch:
         return is_new
 
     def add(self, knobs: Knobs, compiled: Compiled) -> Trial:
-        """Add a full compilation to the evidence, and predict the cycles of the best previews again from what it shows."""
+        """Add a full compilation to the evidence, and predict the cycles of the best previews again with its cycles."""
         self._note_assignment(compiled)
         trial = self.evidence.add(knobs, compiled)
         self.drop(knobs)

@@ -1,10 +1,11 @@
-"""The child process that compiles. Only this process imports jax; requests and answers are JSON objects, one on each line.
+"""The child process that compiles for the tuner. It imports jax, so that its parent need not.
 
-Run it as ``python -m stowplan.backends.xla.child REQUESTS ANSWERS`` with two inherited file descriptors. The first request
-lowers the function (:class:`Lower`); its answer is a digest of the lowered program. Any number of requests to compile follow
-(:class:`Compile`); each is answered when its files are written. For previews (:class:`Preview`) the process does not lower
-anything itself, but forks once for each preview, because a compilation can only be interrupted by ending its process. The
-process ends when there are no more requests, or when its parent ends.
+Run it as ``python -m stowplan.backends.xla.child REQUESTS ANSWERS`` with two inherited file descriptors. Requests and answers
+are JSON objects, one on each line. The first request lowers the function (:class:`Lower`); its answer is a digest of the
+lowered program. Any number of requests to compile follow (:class:`Compile`); each is answered when its files are written. For
+previews (:class:`Preview`) the process does not lower the function itself, but forks once for each preview, because a
+compilation can only be interrupted by ending its process. The process ends when there are no more requests, or when its parent
+ends.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class Lower(msgspec.Struct, frozen=True, tag="lower"):
     """A request to import, trace and lower a function."""
 
     workload: Workload
+    """The function, with the shapes of its arguments."""
     topology: str
     """Name of the topology of devices, for jax."""
     config: str = ""
@@ -55,12 +57,14 @@ class Compile(msgspec.Struct, frozen=True, tag="compile"):
     options: dict[str, Option]
     """Compiler options."""
     folder: str
+    """Path of an existing folder."""
 
 
 class Preview(msgspec.Struct, frozen=True, tag="preview"):
-    """A request for previews: compilations that end after memory-space assignment, before nine tenths of the work."""
+    """A request for previews: compilations that end right after memory-space assignment, before most of the work."""
 
     lower: Lower
+    """How to lower the function that is compiled."""
     asked: list[Compile]
     """The options and the folder of each preview."""
     jobs: int
@@ -75,6 +79,7 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     processor_seconds: float = 0.0
     """CPU time of the request."""
     seconds: float = 0.0
+    """Elapsed time of the request."""
     resident_bytes: int = 0
     """Peak resident memory of the process."""
     hbm_bytes: int = 0
@@ -95,6 +100,7 @@ class Previewed(msgspec.Struct, frozen=True, tag="previewed"):
     """The answers to a request for previews, in the order of the request."""
 
     answers: list[Done | Failed]
+    """An answer for each preview."""
 
 
 Request = Lower | Compile | Preview
@@ -102,7 +108,7 @@ Answer = Done | Failed | Previewed
 
 
 def main(requests: IO[bytes], answers: IO[bytes]) -> None:
-    """Serve requests until there are no more."""
+    """Serve requests from one stream and write the answers to the other, until there are no more requests."""
     lowered: Any = None
     for line in requests:
         request = msgspec.json.decode(line, type=Request)
@@ -128,7 +134,7 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 @dataclass
 class _Stage:
-    """The current stage of a request, for error messages."""
+    """The current stage of a request, for error messages; :class:`Failed` lists the stages."""
 
     name: str = "compile"
 
@@ -235,11 +241,13 @@ def _measured(answer: Done, began: float, processor: float) -> Done:
 
 
 def _send(answers: IO[bytes], answer: Answer) -> None:
+    """Write an answer as one line."""
     answers.write(msgspec.json.encode(answer) + b"\n")
     answers.flush()
 
 
 def _failed(error: BaseException, stage: _Stage) -> Failed:
+    """The answer for an error in a stage. A UsageError is about devices, meshes or partitions, and has the stage ``place``."""
     return Failed(_message(error, stage.name), "place" if isinstance(error, UsageError) else stage.name)
 
 
@@ -256,12 +264,14 @@ def _message(error: BaseException, stage: str) -> str:
 
 
 def _resident_bytes() -> int:
+    """Peak resident memory of this process, in bytes."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def _devices(request: Lower) -> Any:
+    """Descriptions of the devices of the topology, for which libtpu compiles without any device."""
     from jax.experimental import topologies
 
     config = {"chip_config_name": request.config} if request.config else {}
@@ -276,14 +286,14 @@ def load(workload: Workload, devices: Any, mesh: Any) -> tuple[Any, Any, tuple[i
 
         function, arguments, outputs = loads(base64.b64decode(workload.pickled), devices)
         return function, arguments, workload.donated, outputs
-    function, given = _attribute(workload.reference), {} if mesh is None else {"mesh": mesh}
+    function, keywords = _attribute(workload.reference), {} if mesh is None else {"mesh": mesh}
     donated, arguments = workload.donated, workload.shapes
     if workload.factory_arguments is not None:
-        function, arguments, named = function(*workload.factory_arguments, **given)
-        donated = tuple(donated or ((named,) if isinstance(named, int) else named))
+        function, arguments, of_factory = function(*workload.factory_arguments, **keywords)
+        donated = tuple(donated or ((of_factory,) if isinstance(of_factory, int) else of_factory))
     elif workload.arguments:
         arguments = _attribute(workload.arguments)
-        arguments = arguments(**given) if callable(arguments) else arguments
+        arguments = arguments(**keywords) if callable(arguments) else arguments
         arguments = arguments if isinstance(arguments, tuple) else (arguments,)
     outputs = [_sharding(partition, devices, mesh) for partition in workload.outputs]
     return function, tuple(arguments), donated, tuple(outputs) if len(outputs) > 1 else next(iter(outputs), None)
@@ -299,6 +309,7 @@ def _attribute(reference: str) -> Any:
 
 
 def _lower_function(function: Any, arguments: Any, donated: tuple[int, ...], outputs: Any, devices: Any, mesh: Any) -> Any:
+    """Traces and lowers a function for these devices; ``outputs`` are shardings of its results, None to let XLA choose."""
     import jax
 
     shapes, mesh_of_arguments = shapes_of(arguments)
@@ -310,12 +321,13 @@ def _lower_function(function: Any, arguments: Any, donated: tuple[int, ...], out
         shapes,
         is_leaf=lambda leaf: isinstance(leaf, ArrayShape),
     )
-    chosen = {} if outputs is None else {"out_shardings": outputs}
+    shardings = {} if outputs is None else {"out_shardings": outputs}
     with jax.set_mesh(mesh) if mesh is not None else contextlib.nullcontext():
-        return jax.jit(function, donate_argnums=donated, keep_unused=False, **chosen).lower(*placed)
+        return jax.jit(function, donate_argnums=donated, keep_unused=False, **shardings).lower(*placed)
 
 
 def _sharding(partition: Partition | None, devices: Any, mesh: Any) -> Any:
+    """The sharding of an array over a mesh; without a mesh, the first device."""
     import jax
 
     if mesh is None:
@@ -324,6 +336,7 @@ def _sharding(partition: Partition | None, devices: Any, mesh: Any) -> Any:
 
 
 def _options(request: Compile, dump: str) -> dict[str, Option]:
+    """The options of a request, with those that make the compiler write its dumps into a folder."""
     return {**request.options, **dict(zip(DUMPED, (dump, True), strict=True))}
 
 

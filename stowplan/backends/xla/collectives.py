@@ -1,9 +1,9 @@
-"""Estimates cycles of collective operations, for which XLA has no estimate: bytes divided by the bandwidth of links between
-chips.
+"""Estimates cycles of collective operations, for which XLA has no estimate, from the bandwidth of the links between chips.
 
 The devices of a group are assumed to form a ring. Every device sends and receives in both directions at once, except in a
-permutation or in a group of two, which use one link in each direction. While an asynchronous collective is running, other
-instructions hide its time. Latencies, synchronization, and links that several collectives share are not modelled.
+permutation or in a group of two, which use one link in each direction. Instructions that run between the start and the end of
+an asynchronous collective hide a part of its time. Latencies, synchronization, and links that several collectives share are not
+modelled.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ _GROUPS = re.compile(
 
 
 def collective_cycles(module: HloModule, target: Target) -> dict[str, int]:
-    """From the name of an instruction to the cycles for which its device waits in one run of the collective.
+    """Returns, for each instruction that is a collective or contains one, the cycles for which a device waits in one run.
 
-    An instruction may be a collective, or a fusion or an asynchronous call that contains one. The cycles of an asynchronous
-    collective are those of its start instruction.
+    A fusion or an asynchronous call may contain a collective. The cycles of an asynchronous collective belong to its start
+    instruction. The result, a dictionary by the names of instructions, is empty if the target has no links between chips, or
+    if the module is for one device.
     """
     bandwidth, cycles = xla_chip(target).link_bandwidth, dict[str, int]()
     if bandwidth is None or module.attributes.get("num_partitions", "1") == "1":
@@ -41,8 +42,8 @@ def collective_cycles(module: HloModule, target: Target) -> dict[str, int]:
     for name, placed in placed_instructions(module).items():
         collective = _collective(placed.instruction, module)
         if collective is not None:
-            moved = duration_ps(_bytes_moved(placed, collective, module), bandwidth)
-            cycles[name] = max(0, round(moved / target.cycles_ps(1_000_000) * 1_000_000) - _hidden_cycles(placed))
+            transfer_ps = duration_ps(_bytes_moved(placed, collective, module), bandwidth)
+            cycles[name] = max(0, round(transfer_ps / target.cycles_ps(1_000_000) * 1_000_000) - _hidden_cycles(placed))
     return cycles
 
 
@@ -87,8 +88,8 @@ def _hidden_cycles(placed: Placed) -> int:
     start, following = placed.instruction, placed.computation.instructions
     if not start.opcode.endswith("-start"):
         return 0
-    beside = takewhile(
+    overlapping = takewhile(
         lambda later: not (later.opcode.endswith("-done") and start.name in later.operands),
         following[following.index(start) + 1 :],
     )
-    return sum(estimated_cycles(later) or 0 for later in beside)
+    return sum(estimated_cycles(later) or 0 for later in overlapping)

@@ -1,4 +1,7 @@
-"""XLA as a function from compiler options to a compiled module; it compiles in child processes and stores results on disk."""
+"""Compiles one program with many sets of XLA options, in child processes; results are stored on disk.
+
+A *preview* is a compilation that ends right after memory-space assignment, XLA's placement of values in fast memory.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ class Compiler:
         self._store: WorkloadStore | None = None
         self._digest = ""
         self.compiles = 0
-        """How many compilations were run; results that were found and previews do not count."""
+        """How many compilations were run; previews and results that were found in the folder do not count."""
         self.processor_seconds = 0.0
         """CPU time of compilations and previews."""
 
@@ -126,7 +129,7 @@ class Compiler:
         return self._store
 
     def find(self, options: Mapping[str, Option]) -> Compiled | None:
-        """The stored result for these options; None if there is none."""
+        """Returns the stored result for these options; None if there is none. Raises the errors of :meth:`start`."""
         return self.start().find(result_key({**self.options, **options}, self.versions, self._chip.machine))
 
     def compile(self, options: Mapping[str, Option], deadline: Deadline | None = None) -> Compiled:
@@ -142,7 +145,7 @@ class Compiler:
         TimeLimitError
             The compilation took longer than it may, or than the deadline allows, or the run was cancelled.
         CompileError
-            The compiling process used more memory than it may, or died.
+            The compiling process used more memory than it may, or died, or the function cannot be lowered.
         """
         deadline = deadline or Deadline()
         options = {**self.options, **options}
@@ -178,16 +181,16 @@ class Compiler:
             For each set of options, in their order, the result or the error.
         """
 
-        def one(options: Mapping[str, Option]) -> Compiled | CompileError | TimeLimitError:
+        def compile_one(options: Mapping[str, Option]) -> Compiled | CompileError | TimeLimitError:
             try:
                 return self.compile(options, deadline)
             except (CompileError, TimeLimitError) as error:
                 return error
 
         if len(wanted) < 2:
-            return [one(options) for options in wanted]
+            return [compile_one(options) for options in wanted]
         with ThreadPoolExecutor(len(wanted)) as pool:
-            return list(pool.map(one, wanted))
+            return list(pool.map(compile_one, wanted))
 
     def previews(self, wanted: Sequence[Mapping[str, Option]], deadline: Deadline | None = None) -> list[Compiled]:
         """Makes previews, that is, compilations that end after memory-space assignment; they have no cycles.
@@ -222,12 +225,13 @@ class Compiler:
                 if isinstance(answer, Done) and answer.digest != self._digest:
                     raise CompileError(self._lowered_differently())
                 record = self._record(options, answer)
-                # If a process died, that may have been by chance, so the result is not stored.
+                # A process that ended without an answer may succeed the next time, so that its result is not stored.
                 is_kept = isinstance(answer, Done) or answer.stage != "end"
                 results[number] = store.keep(scratch, record, preview=True) if is_kept else Compiled(scratch, record)
         return [results[number] for number in range(len(all_options))]
 
     def _ask_previews(self, compiles: list[Compile], deadline: Deadline) -> list[Done | Failed]:
+        """Have one child process make previews; returns an answer for each."""
         if not compiles:
             return []
         if self._previewing is None or not self._previewing.is_alive:
@@ -254,6 +258,7 @@ class Compiler:
                     self._idle.append(process)
 
     def _lowered(self, deadline: Deadline) -> CompilingProcess:
+        """A new process that has lowered the workload; the digest must be that of all earlier processes."""
         process = self._new_process()
         answer = process.ask(self._lower, deadline)
         if isinstance(answer, Failed):
@@ -282,7 +287,21 @@ class Compiler:
 def record_of(
     answer: Answer, options: Mapping[str, Option], compiled_by: Mapping[str, str], machine: str, digest: str
 ) -> Record:
-    """The record of a result, from the answer of a child process."""
+    """Returns the record of a result.
+
+    Parameters
+    ----------
+    answer
+        The answer of the child process.
+    options
+        The compiler options.
+    compiled_by
+        The versions of the packages that compiled it.
+    machine
+        Name of the machine.
+    digest
+        Digest of the lowered function.
+    """
     done = answer if isinstance(answer, Done) else Done()
     return Record(
         options=dict(sorted(options.items())),
@@ -297,7 +316,7 @@ def record_of(
 
 
 def not_lowered(answer: Failed, name: str, machine: str) -> UsageError | CompileError:
-    """The error to raise if a function could not be lowered."""
+    """Returns the error to raise if a function could not be lowered: a UsageError if devices or partitions are at fault."""
     if answer.stage == "place":
         return UsageError(f"{name} on {machine}: {answer.message}")
     return CompileError(f"{name}: cannot {answer.stage} the function: {answer.message}")

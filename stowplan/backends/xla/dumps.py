@@ -18,7 +18,7 @@ COMPILED = "compiled.hlo.txt.gz"
 #: Compiler options that make the compiler dump its files.
 DUMPED = ("xla_dump_to", "xla_dump_hlo_as_text")
 
-#: Stages before and after the assignment.
+#: Names of the dumps of the stages right before and after the assignment.
 _BEFORE, _AFTER = "after_optimizations_before_buffer_assignment", "after_optimizations_after_buffer_assignment"
 
 _METADATA = re.compile(r',? metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
@@ -29,9 +29,13 @@ _FAST_ALLOCATION = re.compile(r"allocation \d+: size \d+, color [1-9]\d*,")
 
 
 def write_assigned(dump: Path, folder: Path) -> None:
-    """Write the files that exist after memory-space assignment:
+    """Write the files that exist after memory-space assignment: the program, the module after assignment, and its
+    allocations.
 
-    the program, the module after assignment, and its allocations.
+    Raises
+    ------
+    RuntimeError
+        The compiler wrote no dump of a stage.
     """
     _write(folder / PROGRAM, slim(_dumped(dump, _BEFORE)))
     _write(folder / ASSIGNED, slim(_dumped(dump, "after_optimizations")))
@@ -39,7 +43,7 @@ def write_assigned(dump: Path, folder: Path) -> None:
 
 
 def hbm_bytes(dump: Path) -> int:
-    """The most bytes in slow memory, including arguments and results, as the compiler reports; 0 if it does not."""
+    """The most bytes in slow memory (HBM), including arguments and results, by the compiler's report; 0 if there is none."""
     paths = sorted(dump.glob("*.after_optimizations-memory-usage-report.txt"), key=lambda path: path.stat().st_size)
     total = _HBM.search(paths[-1].read_text()) if paths else None
     return 0 if total is None else int(total[1])
@@ -87,4 +91,5 @@ def fast_allocations(assignment: str) -> str:
 
 
 def _write(path: Path, text: str) -> None:
+    """Write a compressed text; equal texts give equal files."""
     path.write_bytes(gzip.compress(text.encode(), 6, mtime=0))

@@ -27,7 +27,7 @@ from stowplan.hardware.targets import load_target
 #: Default number of compilations, including XLA's default and the one with everything in slow memory.
 COMPILES = 10
 
-#: What one compilation needs: cores, and bytes of memory.
+#: Cores and bytes of memory that one compilation needs.
 _CORES_OF_A_COMPILE, _MEMORY_OF_A_COMPILE = 2, 4 << 30
 
 
@@ -87,7 +87,7 @@ def tune_workload(
     on_progress: Callable[[TuningProgress], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> Tuning:
-    """Finds compiler options for a workload; :func:`tune` does the same for a function of this process.
+    """Finds compiler options with which a workload needs fewer cycles; :func:`tune` makes a workload of a function first.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ def tune_workload(
         The largest number of compilations. Results that are found in ``folder`` count, so that a run that is continued ends
         where it would have ended.
     time_limit
-        Seconds; a compilation that is running when they are over is stopped. None for no limit.
+        Seconds of the run; a compilation that is running when they are over is stopped. None for no limit.
     folder
         Folder for results. A run that was interrupted continues from them, and other runs of the same function use them.
     seed
@@ -115,7 +115,7 @@ def tune_workload(
     experience
         Results of earlier programs; by default those that come with this package.
     compiler_options
-        Options of your own for every compilation; they are also part of the result.
+        Your own options for every compilation; they are also part of the result.
     on_progress
         Is called after each compilation.
     cancel

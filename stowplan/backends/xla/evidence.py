@@ -1,4 +1,9 @@
-"""The results of all compilations of one program: a latency table, and predictions of what moving a tensor would change."""
+"""The results of all compilations of one program: cycles of its steps, and predictions of the effect of moving a tensor.
+
+A *setting* is a choice of compiler options (:class:`~stowplan.backends.xla.knobs.Knobs`). A *preview* is a compilation that
+ends right after XLA's memory-space assignment. A step's *pattern* says which of its arrays are in fast memory, one bit for
+each. A *latency table* has the cycles of steps by their signature and pattern.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +34,15 @@ class Trial(NamedTuple):
     """A setting with its compilation or preview."""
 
     knobs: Knobs
+    """The setting."""
     compiled: Compiled
+    """The files of its compilation or preview."""
     assignment: Assignment
     """The memories and cycles of steps; cycles of copies and collectives are computed from their bytes, as in the score."""
     score: Score
+    """Cycles of the module: XLA's estimates, or predictions for a preview."""
     has_fast_memory: bool = True
-    """Whether anything is in fast memory."""
+    """Whether any value is in fast memory."""
     deviation: float | None = None
     """For a preview, whose cycles are predicted: the uncertainty of the cycles. None for a compilation."""
 
@@ -43,17 +51,18 @@ class Move(NamedTuple):
     """Moving a tensor to fast memory for all of its uses, or out of it, and the predicted effect."""
 
     tensor: int
+    """Index of the tensor."""
     to_fast: bool
     """Whether it moves to fast memory."""
     cycles: float
     """Change of the program's cycles over all runs of its steps; negative is a gain. Effects on other tensors, which may lose
     their place, are not included."""
     deviation: float
-    """Uncertainty of the change; 0 if every pattern was measured."""
+    """Uncertainty of the change in cycles; 0 if every pattern was compiled before."""
 
 
 class Evidence:
-    """The trials of one program, in the order in which they were made, and what they show.
+    """The trials of one program, in the order in which they were made, and predictions from their cycles.
 
     Parameters
     ----------
@@ -84,14 +93,14 @@ class Evidence:
         self.signatures = sign_steps(module, self.program)
         self.scorer = Scorer(self.program, target)
         self.values = values_of(self.program)
-        """[tensors] XLA's names of the values in the tensor."""
+        """[tensors] XLA's names of the values in each tensor."""
         self.table = table.copy() if table is not None else LatencyTable()
         self.trials: list[Trial] = []
         self._pace = pace
         self._known_cycles: dict[str, int] = {}
         """From the name of a step to its cycles in the last compilation that had it."""
         self.all_slow: Trial | None = None
-        """The first trial with nothing in fast memory; None if there is none."""
+        """The first trial in which all tensors are in slow memory; None if there is none."""
         self.parameters = _parameters(module, self.program)
         """Tensors that are inputs of the program; constants are not among them."""
         self.deadline = Deadline()
@@ -118,12 +127,12 @@ class Evidence:
         return trial
 
     def preview(self, knobs: Knobs, compiled: Compiled) -> Trial:
-        """The expected score of a setting, from its memory-space assignment and cycles of the table or predicted cycles."""
-        known = self._known_cycles
+        """Read a preview. Cycles of its steps are those of the latency table, or predicted if the table does not have them."""
+        step_cycles = self._known_cycles
         if not self.trials:
             roofline = self.scorer.roofline_cycles(compiled)
-            known = {name: round(self._pace * cycles) for name, cycles in roofline.items()}
-        module = PreviewedModule(compiled, self.scorer.target, self.costs, known)
+            step_cycles = {name: round(self._pace * cycles) for name, cycles in roofline.items()}
+        module = PreviewedModule(compiled, self.scorer.target, self.costs, step_cycles)
         assignment = module.assignment(self.signatures)
         return Trial(knobs, compiled, assignment, self.scorer.score(module), module.has_fast_memory, module.deviation)
 
@@ -228,10 +237,10 @@ class Evidence:
         return sorted(moves, key=lambda move: (move.cycles, move.tensor, move.to_fast))
 
     def waiting_cost(self, tensor: int) -> float:
-        """Cycles that a tensor's bytes of fast memory are worth from the program's start to the tensor's first use.
+        """Cycles that it costs to reserve a tensor's bytes of fast memory from the program's start to the tensor's first use.
 
-        Fast memory as a whole is worth the cycles that XLA's default saves against everything in slow memory; each byte and
-        each moment has an equal share of them.
+        The whole fast memory is taken to be worth the cycles that XLA's default saves compared with all tensors in slow memory;
+        each byte and each moment has an equal share of them. The cost is 0 if no trial has all tensors in slow memory.
         """
         if self.all_slow is None:
             return 0.0

@@ -1,7 +1,8 @@
 """Results of earlier programs: how often settings and flags have made similar programs faster.
 
-A program is described by features of its default compilation. The wins of a flag on earlier programs count for a new program,
-each weighted by the similarity of the two programs, so that tuning begins with what has worked before.
+A *setting* (``knobs``) changes how XLA assigns values to fast memory; a *flag* changes the program before that. A program is
+described by features of its default compilation. How often a flag was better on earlier programs counts for a new program,
+weighted by the similarity of the two programs, so that tuning begins with flags that have worked before.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SHIPPED = Path(__file__).with_name("experience.json")
 _WIDTH = 0.25
 #: Factor for programs on another chip.
 _OTHER_CHIP = 0.3
-#: For each way, the tries of all earlier programs together count as at most this number of tries.
+#: The tries of a flag, or of settings, on all earlier programs together count as at most this number of tries.
 _MOST_TRIES = 6.0
 #: Weight of a preview, relative to the result of a flag on an identical program.
 _PREVIEW = 0.25
@@ -65,11 +66,11 @@ class Experience(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
     version: int = VERSION
 
     def without(self, families: Collection[str]) -> Experience:
-        """The results without programs of some families."""
+        """Returns these results without programs of some families."""
         return Experience(programs=tuple(program for program in self.programs if program.family not in families))
 
     def about(self, target: str, features: tuple[float, ...]) -> dict[str, tuple[float, float]]:
-        """Weighted numbers of wins and tries of each flag and of ``knobs``, for a program with these features."""
+        """Returns (wins, tries) of each flag and of ``knobs``, weighted for a program with these features on this target."""
         counts: dict[str, tuple[float, float]] = {}
         for program, weight in self._weighted_programs(target, features):
             for way, (wins, tries) in program.ways.items():
@@ -82,12 +83,16 @@ class Experience(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
         }
 
     def improvement(self, way: str, target: str, features: tuple[float, ...], promised: float | None) -> Improvement:
-        """The share of its cycles that a flag, or the first setting, is expected to save on a program with these features.
+        """Returns the share of its cycles that a program with these features is expected to save by a flag or by a setting.
 
         It is the mean of the savings on earlier programs, weighted by similarity, and of the saving that a preview promises.
 
         Parameters
         ----------
+        way
+            Name of the flag; ``knobs`` for the first setting that is compiled.
+        target, features
+            Name of the program's target, and its :meth:`~stowplan.backends.xla.evidence.Evidence.features`.
         promised
             The saving by the preview; None if previews show nothing about this flag.
         """

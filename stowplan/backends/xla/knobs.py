@@ -5,9 +5,9 @@ XLA's memory-space assignment puts values into fast memory one by one, in an ord
 anything: a value at the back is still placed if there is room left. The option ``xla_tpu_preferred_prefetch_overrides`` says
 how early values of some size are fetched.
 
-Flags change the program before its memory-space assignment, such as its fusions, or how much fast memory kernels reserve. Each
-flag makes another program, with other names of values and another default, for which settings are searched again. The target of
-a chip says which flags have an effect on it.
+Flags change the program before its memory-space assignment, for example its fusions, or the amount of fast memory that is
+reserved for kernels. Each flag makes another program, with other names of values and another default, for which settings are
+searched again. The target of a chip says which flags have an effect on it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ OVERLAP_OPTION = "xla_msa_preferred_overlap_to_async_copy_ratio"
 #: Option for the number of slices in which a value may be fetched; 0 fetches values in one piece.
 SLICES_OPTION = "xla_tpu_sliced_prefetch_max_slices"
 
-#: Options that the tuner sets, so that users must not set them.
+#: Options that the tuner sets; users must not set them.
 KNOB_OPTIONS = (
     ORDER_OPTION,
     PREFETCH_OPTION,
@@ -144,7 +144,7 @@ class Knobs(msgspec.Struct, frozen=True):
         return ", ".join(part for part in parts if part)
 
 
-#: XLA's own plan, and everything in slow memory.
+#: Two settings: XLA's own plan, and all values in slow memory.
 DEFAULT = Knobs()
 ALL_SLOW = Knobs(options=((ASSIGNMENT_OPTION, False),))
 
@@ -158,9 +158,9 @@ def order_overrides(first: Iterable[str], last: Iterable[str], preload: str = ""
     a thousand entries make a compilation three times as long.
     """
     entries = []
-    fetched = {preload} if preload else set()
-    groups = [(fetched, "assign_first:true}apply_to_cross_program_prefetches:true")]
-    groups += [({*first} - fetched, "assign_first:true}"), ({*last} - fetched, "assign_last:true}")]
+    preloaded = {preload} if preload else set()
+    groups = [(preloaded, "assign_first:true}apply_to_cross_program_prefetches:true")]
+    groups += [({*first} - preloaded, "assign_first:true}"), ({*last} - preloaded, "assign_last:true}")]
     for values, words in groups:
         names: dict[str, list[str]] = {}
         for value in sorted(values):
@@ -203,7 +203,7 @@ def _quoted(name: str) -> str:
 
 
 def values_of(program: Program) -> dict[int, tuple[str, ...]]:
-    """From a tensor to XLA's names of the values in its storage, without the path of loops and calls."""
+    """Returns, for each tensor, XLA's names of the values in its storage, without the path of loops and calls."""
     values: dict[int, dict[str, None]] = {number: {} for number in range(len(program.tensors))}
     for number, tensor in enumerate(program.tensors):
         for name in tensor.members or (tensor.name,):
@@ -227,22 +227,22 @@ def as_flags(options: Mapping[str, Option]) -> str:
 #: Name of the flag that sets the scoped limit halfway between XLA's own and another one.
 BETWEEN = "scoped_between"
 
-#: Flags whose previews show only what they cost. A larger scoped limit leaves less memory to assign, which a preview shows; it
+#: Flags whose previews show only their cost. A larger scoped limit leaves less memory to assign, which a preview shows; it
 #: also makes kernels with larger tiles faster, which a preview does not show.
 UNSEEN = frozenset({"scoped_double"})
 
 
 def flags_of(chip: XlaChip) -> dict[str, Mapping[str, Option]]:
-    """The flags that have an effect on a chip, with the options that they set, in the order of its target."""
+    """Returns the flags that have an effect on a chip, with the options that they set, in the order of its target."""
     scoped = (chip.scoped or 0) >> 10
-    known: dict[FlagName, Mapping[str, Option]] = {
+    options_of: dict[FlagName, Mapping[str, Option]] = {
         "scoped_half": {SCOPED_OPTION: str(scoped // 2)},
         "scoped_double": {SCOPED_OPTION: str(2 * scoped)},
         "no_conv_input_fusion": {"xla_jf_conv_input_fusion": False},
         "scavenge": {"xla_tpu_scavenge_vmem_for_fusions": True},
         "bundle_aware": {"xla_tpu_use_bundle_aware_cost_model_for_fusions": True},
     }
-    return {name: known[name] for name in chip.flags}
+    return {name: options_of[name] for name in chip.flags}
 
 
 def between(chip: XlaChip, capacity: int, flag: Mapping[str, Option]) -> dict[str, Option] | None:

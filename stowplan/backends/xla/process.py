@@ -17,6 +17,7 @@ from stowplan.deadline import Deadline
 from stowplan.errors import StowplanError, TimeLimitError, brief
 from stowplan.process_memory import resident
 
+#: Seconds between checks of the process's memory while an answer is awaited.
 _POLL = 0.25
 
 #: The line in which libtpu says why it ends the process.
@@ -35,7 +36,7 @@ class AbortError(CompileError):
 
 
 class CompilingProcess:
-    """A compiling process with pipes and limits; any error ends it.
+    """A process that compiles for this one, with pipes and limits; any error in :meth:`ask` ends it.
 
     Parameters
     ----------
@@ -144,11 +145,11 @@ class CompilingProcess:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._output.seek(0)
-        words = self._output.read()[-20_000:].decode(errors="replace").strip()
-        check = _CHECK.search(words)
+        output = self._output.read()[-20_000:].decode(errors="replace").strip()
+        check = _CHECK.search(output)
         if check is not None:
             return AbortError(f"libtpu ended: {check[0]}")
-        return CompileError(f"the compiling process ended: {words[-2000:] or f'exit status {self._process.returncode}'}")
+        return CompileError(f"the compiling process ended: {output[-2000:] or f'exit status {self._process.returncode}'}")
 
     def end(self) -> None:
         """Kill the process and close the pipes."""

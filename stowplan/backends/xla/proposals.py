@@ -1,7 +1,8 @@
 """Strategies (*ways*) that propose the next settings from the evidence so far.
 
-Some follow a plan of stowplan: it decides which values are assigned first and which last. Others make small corrections to the
-best setting so far: they move the tensors whose memory costs it most, by its own cycles.
+A *setting* says in which order XLA assigns values to fast memory, and how it fetches them. Some strategies follow a plan of
+stowplan, which decides which values are assigned first and which last. Others make small corrections to the best setting so
+far (the *incumbent*): they move the tensors whose memory costs the most cycles.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stowplan.models.memory_mapping.problem import Problem
 #: Seconds for a plan; by then the heuristics are within a percent of their best plan, and a compilation takes longer.
 PLAN_SECONDS = 6.0
 
-#: The same if the time limit is nearly reached.
+#: Seconds for a plan if the time limit is nearly reached.
 _MIN_SECONDS = 0.2
 
 
@@ -32,7 +33,9 @@ class HeuristicPlan(NamedTuple):
     """A plan that heuristics have found, with its problem."""
 
     problem: Problem
+    """The problem of memory mapping, whose costs are the cycles that are known or predicted."""
     plan: Plan
+    """A valid plan of the problem."""
 
     @property
     def tensors(self) -> set[int]:
@@ -44,9 +47,9 @@ class HeuristicPlan(NamedTuple):
 def heuristic_plan(evidence: Evidence, generator: random.Random, start: Trial, capacity: int | None = None) -> HeuristicPlan:
     """Finds a plan with heuristics; it is the same for equal evidence and seed unless the deadline stops the search.
 
-    The plan may do all that XLA may do. The search starts from XLA's plan in the trial ``start``, so that the result is no
-    worse by the cycles that are known, and differs from it only if that gains something. Fast memory is limited to ``capacity``
-    bytes, or to the limit of that trial.
+    The plan may use everything that XLA may do. The search starts from XLA's plan in the trial ``start``, so that the result
+    takes no more cycles than that plan in the problem, and differs from it only if it takes fewer. Fast memory is limited to
+    ``capacity`` bytes, by default to the limit of that trial.
     """
     problem = with_freedoms(
         make_problem(
@@ -76,7 +79,8 @@ def heuristic_plan(evidence: Evidence, generator: random.Random, start: Trial, c
 #: Numbers of moves in one correction. They are small, because each move changes where XLA puts all later values.
 STEPS = (8, 4, 16, 2, 32, 64)
 
-#: If a program needs more than this many times its cycles without fast memory, it can do without little of it.
+#: If a program takes more than this many times its cycles once it has no fast memory, limits near its present use are tried
+#: first; otherwise much smaller limits.
 _VALUABLE_RATIO = 1.15
 
 #: Maximum number of inputs that are tried as the one that is in fast memory before the program starts.
@@ -102,7 +106,7 @@ _OVERLAP_RATIOS, _MAX_OVERLAP_RATIO = (10.0, 4.0), 100.0
 
 
 class Proposal(NamedTuple):
-    """A setting, with what it is expected to save."""
+    """A setting, with the cycles that it is expected to save."""
 
     way: str
     """Name of the strategy, or of the flag, that proposes it."""
@@ -117,11 +121,11 @@ Way = Callable[[Evidence, Trial, random.Random], Iterator[Proposal]]
 
 
 def follow_plan(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """Follow a plan that is made with all cycles measured so far: tensors that XLA has in fast memory, but the plan has not, go
-    last.
+    """Settings that follow a plan of stowplan, which is made with all cycles known so far.
 
-    Further proposals also put tensors to the front that the plan has in fast memory, all of them or only those that XLA has
-    not, and all other tensors to the back.
+    The first one moves tensors to the back that XLA puts into fast memory and the plan does not. Others move tensors to the
+    front that the plan has in fast memory: all of them, or only those that XLA does not put there. The last one moves all other
+    tensors to the back as well.
     """
     fast = heuristic_plan(evidence, generator, trial).tensors
     front = msgspec.structs.replace(trial.knobs, first=evidence.names(fast), last=frozenset(), preload="")
@@ -134,16 +138,14 @@ def follow_plan(evidence: Evidence, trial: Trial, generator: random.Random) -> I
 
 
 def _towards_plan(evidence: Evidence, trial: Trial, fast: set[int]) -> Knobs:
-    """The setting of a trial, changed so that only the tensors ``fast`` are in fast memory:
-
-    missing ones go first, others last.
-    """
+    """The setting of a trial, changed towards a plan that has only the tensors ``fast`` in fast memory: those of them that are
+    in slow memory go first, and all others that are in fast memory go last."""
     in_fast_memory = evidence.fast_tensors(trial.assignment)
     return trial.knobs.moved(first=evidence.names(fast - in_fast_memory), last=evidence.names(in_fast_memory - fast))
 
 
 def limit_capacity(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with a limit on fast memory below what it uses.
+    """The incumbent with a limit on fast memory, in most cases below the bytes that it uses.
 
     If there is room for all values, an order cannot keep any value out of fast memory. A limit can: values that go last find no
     room, and values larger than the limit never do.
@@ -171,10 +173,11 @@ def fit_to_capacity(evidence: Evidence, trial: Trial, generator: random.Random) 
 
 
 def move_harmful_last(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with all tensors at the back that make it slower in fast memory, and no more room than the others use.
+    """The incumbent with all tensors at the back that make it slower in fast memory, and a limit on fast memory that has room
+    for the other tensors only.
 
-    Neither change does this alone: tensors at the back are still placed if there is room, and a limit alone may push out any
-    tensor. Further proposals only move the half, or the quarter, that does the most harm.
+    Neither change suffices alone: tensors at the back are still placed if there is room, and with a limit alone any tensor may
+    lose its place. Further proposals only move the half, or the quarter, of these tensors that costs the most cycles.
     """
     harmful = [move for move in evidence.moves(trial) if not move.to_fast and move.cycles < 0]
     if not harmful:
@@ -182,11 +185,11 @@ def move_harmful_last(evidence: Evidence, trial: Trial, generator: random.Random
     plan = evidence.scorer.plan(trial.compiled).plan
     for part in (1, 2, 4):
         chosen = harmful[: -(-len(harmful) // part)]
-        left = evidence.scorer.most_bytes(plan, {move.tensor for move in chosen})
-        if _MIN_CAPACITY <= left < evidence.capacity:
+        other_bytes = evidence.scorer.most_bytes(plan, {move.tensor for move in chosen})
+        if _MIN_CAPACITY <= other_bytes < evidence.capacity:
             knobs = trial.knobs.moved(last=evidence.names(move.tensor for move in chosen))
             # The limit is rounded up, because the other tensors have to fit.
-            yield Proposal("tighten", knobs.within(left + 1023), -sum(move.cycles for move in chosen))
+            yield Proposal("tighten", knobs.within(other_bytes + 1023), -sum(move.cycles for move in chosen))
 
 
 def _worth_of_fast_memory(evidence: Evidence) -> float:
@@ -195,7 +198,7 @@ def _worth_of_fast_memory(evidence: Evidence) -> float:
 
 
 def preload_input(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with another input in fast memory before the program starts: those that save the most cycles there."""
+    """The incumbent with another input in fast memory before the program starts; the input that saves the most comes first."""
     gains = []
     for move in evidence.moves(trial):
         if move.to_fast and move.tensor in evidence.parameters:
@@ -210,8 +213,8 @@ def preload_input(evidence: Evidence, trial: Trial, generator: random.Random) ->
 def overlap_copies(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
     """The incumbent with copies that begin earlier, if it waits for copies.
 
-    XLA begins a copy so early that about twice its own time is left. That is too late if copies queue behind each other, which
-    only shows in the stalls.
+    By default XLA begins a copy about twice the copy's own time before its value is used. That is too late if copies queue
+    behind each other, which shows in the stalls alone.
     """
     if not waits(trial):
         return
@@ -222,7 +225,7 @@ def overlap_copies(evidence: Evidence, trial: Trial, generator: random.Random) -
 
 
 def waits(trial: Trial) -> bool:
-    """Whether a trial waits for copies long enough to be worth a compilation."""
+    """Whether the program waits for copies for so long in a trial that a compilation may be worth it."""
     return trial.score.stall_cycles >= _MIN_GAIN * trial.score.total
 
 
@@ -239,7 +242,7 @@ def explore_moves(evidence: Evidence, trial: Trial, generator: random.Random) ->
 
 
 def correct_other_trials(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """Trials other than the incumbent with their corrections, for when the incumbent's own corrections are used up."""
+    """The second to fourth best trial, each with its own corrections."""
     for other in sorted(evidence.trials, key=lambda other: other.score.total)[1:4]:
         yield from _with_moves("return", evidence, other, [move for move in evidence.moves(other) if move.cycles < 0])
 
@@ -255,7 +258,7 @@ def perturb_order(evidence: Evidence, trial: Trial, generator: random.Random) ->
 
 
 def draw_order(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """A random order in which 5 to 50 % of all tensors are moved, with the incumbent's other options."""
+    """A random order, with the incumbent's other options; each tensor is moved with a probability between 5 and 50 %."""
     tensors = sorted(evidence.values)
     for _ in range(_MAX_DRAWS):
         share = generator.uniform(0.05, 0.5)
@@ -296,8 +299,9 @@ class KnobWay(NamedTuple):
     name: str
     """The name of its trials."""
     way: Way
+    """The strategy."""
     knob: KnobName
-    """The knob that must have an effect on a chip."""
+    """The knob that the strategy changes; it is used only on chips on which the knob has an effect."""
     worth: float
     """Its prior win rate: the share of its compilations that were better than the incumbent on earlier programs."""
 
@@ -314,8 +318,8 @@ WAYS = (
     KnobWay("return", correct_other_trials, "order", 0.1),
     KnobWay("perturb", perturb_order, "order", 0.3),
     KnobWay("draw", draw_order, "order", 0.3),
-    # This is less than its measured win rate. It can save stalls only, so strategies that save cycles come first if equally
-    # good.
+    # This number is less than the measured win rate, so that strategies of about the same win rate come first: they save cycles
+    # of steps, while this one can only save stalls.
     KnobWay("overlap", overlap_copies, "overlap", 0.345),
     KnobWay("eager", fetch_earlier, "eagerness", 0.2),
     KnobWay("whole", fetch_unsliced, "slices", 0.2),

@@ -1,4 +1,8 @@
-"""The tuning loop: compiles XLA's default, learns from its cycles, and tries other options until the budget is used up."""
+"""The tuning loop: compiles XLA's default, learns from its cycles, and tries other options until the budget is used up.
+
+A *setting* (``knobs``) changes how XLA assigns values to fast memory, and a *flag* changes the program before that; a *preview*
+is a compilation that ends right after the assignment. The module :mod:`stowplan.backends.xla.bandit` explains these terms.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from stowplan.errors import InputError, TimeLimitError, brief
 from stowplan.hardware.costs.signatures import LatencyTable, Predictor
 from stowplan.hardware.targets import Target, xla_chip
 
-#: Number of trials after which the loop may stop because there is nothing to gain.
+#: Number of trials after which the loop may stop because no setting is expected to gain anything.
 _MIN_TRIALS_TO_STOP = 2
 
 #: If no preview promises to save this share of the incumbent's cycles, at most this number of further previews are made.
@@ -29,8 +33,9 @@ _MIN_GAIN, _EXTRA_PREVIEWS = 0.001, 8
 #: A flag is not tried if its preview loses more than this share of the default's cycles. With settings that were found for the
 #: flag, it must save this share of the incumbent's cycles.
 _MAX_LOSS_OF_A_FLAG, _MIN_GAIN_OF_A_FLAG = 0.1, 0.0
-#: If a scoped limit loses no more than this share of the default's cycles, the limit halfway between it and XLA's own is tried
-#: as well. It is expected to save this share more.
+#: The *scoped limit* is the fast memory that is reserved for kernels. If another limit loses no more than the first share of
+#: the incumbent's cycles, the limit halfway between it and XLA's own is tried as well. The second share is the further saving
+#: that is expected of it.
 _MAX_LOSS_OF_A_LIMIT, _EXPECTED_SAVING_BETWEEN = 0.01, 0.02
 #: If no preview promises anything, previews are ranked by cycles less this share of their uncertainty.
 _OPTIMISM = 0.25
@@ -71,11 +76,15 @@ class Run:
         self._programs: dict[Flags, SettingSearch] = {}
         """From flags to the program that they make; flags that make the same program share one entry."""
         self._trials: list[tuple[TrialRecord, Knobs]] = []
+        """All compilations, XLA's default first."""
         self._best = 0
+        """Index of the best trial."""
         self._notes: list[str] = []
 
     def tune(self, experience: Experience) -> Tuning:
-        """Compile the default, then everything in slow memory if fast memory can do harm on this chip, then run the loop.
+        """Compile XLA's default, then run the loop; returns the trials and the best of them.
+
+        If fast memory can make a program slower on this chip, the second compilation has all values in slow memory.
 
         Raises
         ------
@@ -102,6 +111,7 @@ class Run:
         return self._result(stop)
 
     def _result(self, stop: str) -> Tuning:
+        """The result of the run, which ended for the reason ``stop``."""
         return Tuning(
             name=self._compiler.workload.name,
             target=self._target.name,
@@ -142,14 +152,16 @@ class Run:
 
     @property
     def _incumbent(self) -> Trial:
+        """The best trial from which other settings can start."""
         return self._best_program.evidence.incumbent
 
     @property
     def _reason_to_stop(self) -> str:
         """Why there is nothing to gain; empty if that is not known.
 
-        There is nothing to gain if, after at least two compilations, fast memory has room to spare, no step waits, and no trial
-        was better than the default. If fast memory can do harm on the chip, these facts show nothing.
+        There is nothing to gain if, after at least two compilations, no trial was better than the default, and
+        :meth:`~stowplan.backends.xla.evidence.Evidence.why_nothing` gives a reason. If fast memory can make a program slower on
+        the chip, that shows nothing.
         """
         is_known = len(self._trials) >= _MIN_TRIALS_TO_STOP and self._best == 0 and not self._chip.harm
         return self._programs[()].evidence.why_nothing() if is_known else ""
@@ -182,14 +194,20 @@ class Run:
         self._bandit.learn(experience.about(*program_features))
 
     def _add_between(self, flag: str, saved: float) -> None:
-        """Add the scoped limit halfway between XLA's own and that of a flag which won or lost little."""
+        """Add the scoped limit halfway between XLA's own and that of a flag, if the flag sets one.
+
+        Parameters
+        ----------
+        saved
+            Share of the default's cycles that the flag saved; negative if it lost.
+        """
         options = between(self._chip, self._target.fast_memory.capacity, flags_of(self._chip).get(flag, {}))
         if options is not None:
             expected = saved + _EXPECTED_SAVING_BETWEEN
             self._bandit.add(BETWEEN, FlagToTry(options, Improvement(expected, expected), expected))
 
     def _choose(self) -> list[tuple[Arm, Proposal]]:
-        """Choose what to compile next: flags, each of them once, and the settings with the best previews."""
+        """Choose the next compilations: flags, each of them once, and the settings with the best previews."""
         best, count = self._best_program, self._budget.side_by_side
         incumbent_cycles = best.evidence.incumbent.score.total
         chosen: list[tuple[Arm, Proposal]] = []
@@ -204,7 +222,7 @@ class Run:
                 proposals, least = self._proposals_of_flag(arm, best, is_alone=arm in first)[:1], _MIN_GAIN_OF_A_FLAG
             likely = [(arm, proposal) for proposal in proposals if proposal.gain >= least * incumbent_cycles]
             unlikely += [(arm, proposal) for proposal in proposals if proposal.gain < least * incumbent_cycles]
-            # Only likely settings are added here, so that flags that come later can still be compiled at the same time.
+            # Settings that promise little are put aside, so that flags that come later can still be compiled at the same time.
             chosen += likely[: count - len(chosen)]
         return chosen or unlikely[:count]
 
@@ -259,7 +277,7 @@ class Run:
         incumbent_cycles = incumbent.score.total
         proposals = (proposal for proposal in program.worth_compiling(incumbent_cycles) if proposal.knobs.flags == plain.flags)
         if is_alone:
-            # The previews of some flags show only what they cost, so the expectation from earlier programs is used instead.
+            # The previews of some flags show only their cost, so the expectation from earlier programs is used instead.
             return [
                 proposal._replace(way=arm.name, gain=round(flag.expected.saved * incumbent_cycles)) for proposal in proposals
             ]
@@ -278,8 +296,8 @@ class Run:
         if same is None:
             target = self._target
             if scoped is not None and self._chip.scoped is not None:
-                left = target.fast_memory.capacity + self._chip.scoped - (int(scoped) << 10)
-                target = target.with_capacity(max(left, 1))
+                remaining = target.fast_memory.capacity + self._chip.scoped - (int(scoped) << 10)
+                target = target.with_capacity(max(remaining, 1))
             if self._programs:
                 # Many kernels are the same as in the program without flags, so that its cycles are a good start.
                 plain = self._programs[()].evidence
@@ -295,6 +313,7 @@ class Run:
         return same
 
     def _make_previews(self, settings: Sequence[Knobs]) -> list[Compiled]:
+        """Previews of settings, in their order; they are charged to the budget."""
         self._budget.previewed += len(settings)
         return self._compiler.previews([knobs.compiler_options() for knobs in settings], self._budget.deadline)
 

@@ -1,10 +1,11 @@
-"""Scores compiled modules by the compiler's own estimates, with corrections for copies and with stalls.
+"""Scores compiled modules by the compiler's own estimates of cycles, with corrections for copies, and with stalls.
 
-XLA estimates cycles for every instruction except asynchronous copies and the waits for them. These are simulated: XLA's plan is
-imported, every step takes as long as XLA estimates, copies run on copy engines that share the bandwidth of slow memory with the
-program, and the time that the program waits for them is added. XLA's estimates for the synchronous instruction ``copy`` are not
-used, because they are wrong: nearly constant within fast memory, and several times too large from slow memory. Such a copy
-counts its bytes divided by the bandwidth.
+XLA estimates cycles for every instruction except asynchronous copies, the waits for them (*stalls*), and collectives. Stalls
+are simulated: XLA's plan is imported, every step takes as long as XLA estimates, and copies run on copy engines that share the
+bandwidth of slow memory with the program. The time that the program waits for copies is added. XLA's estimates for the
+synchronous instruction ``copy`` are not used, because they are wrong: nearly constant within fast memory, and several times too
+large from slow memory. The cycles of such a copy are its bytes divided by the bandwidth. Those of collectives are estimated by
+:mod:`stowplan.backends.xla.collectives`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class Score(msgspec.Struct, frozen=True):
 
 
 def scored_program(module: HloModule, donation: Donation = "tied") -> Program:
-    """The program of a module as XLA sees it: a donated parameter and the output in its storage are one tensor.
+    """Returns the program of a module as XLA sees it: a donated parameter and the output in its storage are one tensor.
 
     Warnings about instructions without a cost model are suppressed, because their cycles come from XLA or from bytes over
     links.
@@ -81,12 +82,12 @@ def scored_program(module: HloModule, donation: Donation = "tied") -> Program:
 
 
 def with_freedoms(problem: Problem) -> Problem:
-    """The problem with all that XLA may do: wait for copies, copy a tensor out between steps, and copy it in in slices."""
+    """Returns the problem with everything allowed that XLA may do: stalls, copy-outs between steps, and sliced copy-ins."""
     return msgspec.structs.replace(problem, stalls="allowed", evictions="between_steps", prefetches="sliced")
 
 
 def has_fast_memory(compiled: Compiled, target: Target) -> bool:
-    """Whether anything is in fast memory; otherwise there is no plan to import."""
+    """Whether any value is in fast memory; otherwise there is no plan to import."""
     return f"S({target.fast_space})" in files.read_text(compiled.assigned_path)
 
 
@@ -141,7 +142,7 @@ class CompiledModule:
 
     @property
     def _fixed_copy_cycles(self) -> int:
-        """The fixed cost of a copy in cycles, whatever its size."""
+        """The part of a copy's cycles that does not depend on its size."""
         return round(self._target.copies.latency / self._target.cycles_ps(1_000_000) * 1_000_000)
 
     @cached_property
@@ -155,6 +156,7 @@ class CompiledModule:
         return Assignment({**read.steps, **self._counted_by_bytes(read.steps)})
 
     def _counted_by_bytes(self, steps: Mapping[str, StepPlacement]) -> dict[str, StepPlacement]:
+        """Those of the steps that are copies or collectives, with the cycles that are computed from bytes."""
         return {
             name: StepPlacement(steps[name].pattern, cycles)
             for name, cycles in (self.copies | self.collectives).items()
@@ -163,7 +165,7 @@ class CompiledModule:
 
     @cached_property
     def has_fast_memory(self) -> bool:
-        """Whether anything is in fast memory."""
+        """Whether any value is in fast memory."""
         return has_fast_memory(self.compiled, self._target)
 
 
@@ -179,7 +181,8 @@ class PreviewedModule(CompiledModule):
     costs
         Predicts cycles of the program's steps from the memories of their operands.
     known
-        Cycles by the name of a step, from a compilation of the program; for steps that have no signature.
+        Cycles of one run by the name of a step, from a compilation of the program or from the roofline model. They are used for
+        steps of which ``costs`` predicts nothing.
     """
 
     def __init__(self, compiled: Compiled, target: Target, costs: SignatureCosts, known: Mapping[str, int]):
@@ -193,7 +196,7 @@ class PreviewedModule(CompiledModule):
         self._load(compiled, target, module)
 
     def _with_cycles(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
-        # For a copy that no compilation had, XLA's estimate is hardly more than the fixed cost.
+        # A copy that no compilation had gets the fixed cost, because XLA's estimate for it would hardly be larger.
         new = {step.name: self._fixed_copy_cycles for step in steps if step.name.rpartition("/")[2] in copies}
         cycles = {**new, **self._known_cycles, **self._predicted}
         return tuple(msgspec.structs.replace(step, cycles=cycles.get(step.name)) for step in steps)
@@ -224,7 +227,7 @@ class Scorer:
 
     @cached_property
     def problem(self) -> Problem:
-        """The program's problem with all that XLA may do. Its latencies, from the roofline model, are not used here.
+        """The program's problem with everything allowed that XLA may do. Scores do not use its latencies.
 
         The capacity is all fast memory of the chip, because options may leave kernels less of it than the default does.
         """
@@ -243,9 +246,9 @@ class Scorer:
 
     def plan(self, compiled: Compiled, problem: Problem | None = None) -> ImportedPlan:
         """Imports XLA's plan, as a plan of ``problem`` if it is given, otherwise of :attr:`problem`."""
-        with_freedoms_of_xla = problem or self.problem
+        problem_of_plan = problem or self.problem
         return import_xla_plan(
-            with_freedoms_of_xla, self.program, compiled.assigned_path, compiled.offsets_path, fast_space=self.target.fast_space
+            problem_of_plan, self.program, compiled.assigned_path, compiled.offsets_path, fast_space=self.target.fast_space
         )
 
     def read(self, compiled: Compiled) -> CompiledModule:
@@ -304,9 +307,9 @@ class Scorer:
         """Cycles of one run of each step by the roofline model, with operands in the memories of XLA's plan."""
         fast = self.plan(compiled).plan.fast_uses if has_fast_memory(compiled, self.target) else ()
         durations = durations_ps(self.problem, fast)
-        a_cycle = self.target.cycles_ps(1_000_000) / 1_000_000
+        cycle_ps = self.target.cycles_ps(1_000_000) / 1_000_000
         return {
-            step.name: duration / a_cycle / step.weight for step, duration in zip(self.program.steps, durations, strict=True)
+            step.name: duration / cycle_ps / step.weight for step, duration in zip(self.program.steps, durations, strict=True)
         }
 
     def durations_ps(self, module: CompiledModule) -> list[int]:
@@ -315,10 +318,11 @@ class Scorer:
 
 
 class CompiledCycles:
-    """Cycles of plans by the compilations of a program, as in table 5 of Wang et al. 2023.
+    """Computes the cycles of plans from compilations of their program, as in table 5 of Wang et al. 2023.
 
-    If a compilation had the arrays of a step in the same memories, the step has the compiler's cycles; otherwise they are
-    predicted (:class:`~stowplan.hardware.costs.signatures.SignatureCosts`). Waits for copies do not count.
+    If a compilation had the arrays of a step in the same memories, the step takes the cycles that the compiler estimated there;
+    otherwise its cycles are predicted (:class:`~stowplan.hardware.costs.signatures.SignatureCosts`). Waits for copies do not
+    count.
 
     Parameters
     ----------
@@ -342,6 +346,7 @@ class CompiledCycles:
 
     @cached_property
     def _programs(self) -> list[tuple[HloModule, list[Compiled]]]:
+        """Each program before memory-space assignment, with its results."""
         return [(read_module(results[0].program_path), results) for results in self._workloads]
 
     def __call__(self, problem: Problem) -> Callable[[Plan], int] | None:
@@ -354,10 +359,10 @@ class CompiledCycles:
         InputError
             The problem's target is not one of this package.
         """
-        wanted = [(step.name, len(step.uses)) for step in problem.steps]
+        steps_and_uses = [(step.name, len(step.uses)) for step in problem.steps]
         for module, results in self._programs:
             program = scored_program(module)
-            if [(step.name, len(step.uses)) for step in program.steps] != wanted:
+            if [(step.name, len(step.uses)) for step in program.steps] != steps_and_uses:
                 continue
             target, signatures, table = load_target(problem.target), sign_steps(module, program), LatencyTable()
             for result in results:

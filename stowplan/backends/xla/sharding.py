@@ -1,7 +1,8 @@
 """Programs over several devices: reads meshes and partitions from text, sends them to another process, and rebuilds them there.
 
-A mesh is sent as the names and sizes of its axes. Wherever a mesh occurs, in the sharding of an argument or in the closure of a
-function, the compiling process puts the same mesh of devices of its own topology.
+A *mesh* is jax's array of devices with named axes. A *partition* says over which axes each dimension of an array is divided. A
+mesh is sent as the names and sizes of its axes. Wherever a mesh occurs, in the sharding of an argument or in the closure of a
+function, the compiling process builds the same mesh from the devices of its own topology.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ _PARTITION = re.compile(r"(-|\w+(\+\w+)*)(,(-|\w+(\+\w+)*))*")
 
 
 class MeshAxes(msgspec.Struct, frozen=True):
-    """Names and sizes of a mesh's axes, and their types: ``Auto`` or ``Explicit``, as in ``jax.sharding.AxisType``."""
+    """The axes of a mesh; all fields have the same length."""
 
     names: tuple[str, ...]
+    """Names of the axes."""
     sizes: tuple[int, ...]
+    """How many devices lie along each axis."""
     types: tuple[str, ...]
+    """Names of ``jax.sharding.AxisType``, such as ``Auto`` or ``Explicit``."""
 
     def __str__(self) -> str:
         return ",".join(f"{name}={size}" for name, size in zip(self.names, self.sizes, strict=True))
@@ -73,14 +77,14 @@ def read_partitions(text: str) -> tuple[list[Partition], list[Partition]]:
 
 
 def axes_of(mesh: Any) -> MeshAxes:
-    """Axes of a ``jax.sharding.Mesh`` or ``AbstractMesh``."""
+    """Returns the axes of a ``jax.sharding.Mesh`` or ``AbstractMesh``."""
     return MeshAxes(
         tuple(mesh.axis_names), tuple(map(int, mesh.shape.values())), tuple(axis_type.name for axis_type in mesh.axis_types)
     )
 
 
 def partition_of(array: Any) -> tuple[Partition | None, MeshAxes | None]:
-    """How an array is partitioned, and over which mesh; both are None if it has no sharding or is on a single device.
+    """Returns the partition of an array and its mesh; both are None if the array has no sharding or is on a single device.
 
     Raises
     ------
@@ -101,7 +105,7 @@ def partition_of(array: Any) -> tuple[Partition | None, MeshAxes | None]:
 
 
 def one_mesh(meshes: Sequence[MeshAxes]) -> MeshAxes | None:
-    """The common mesh of all; None if there is none. Raises UsageError if they differ."""
+    """Returns the mesh if all meshes are the same, and None if there are none. Raises UsageError if meshes differ."""
     different = sorted({*map(str, meshes)})
     if len(different) > 1:
         raise UsageError(f"found meshes {' and '.join(different)}, expected one")
@@ -126,7 +130,7 @@ def build_mesh(axes: MeshAxes, devices: Sequence[Any]) -> Any:
     try:
         return jax.make_mesh(axes.sizes, axes.names, types, devices=devices[:count])
     except (AssertionError, NotImplementedError):
-        # Jax finds no order of the devices that suits their links, or the devices are cores of one chip.
+        # Jax finds no order of the devices that suits the links between them, or the devices are cores of one chip.
         return jax.sharding.Mesh(np.reshape(devices[:count], axes.sizes), axes.names, types)
 
 
@@ -138,18 +142,18 @@ def dumps(value: Any) -> tuple[bytes, list[MeshAxes]]:
     import cloudpickle
     import jax
 
-    met: list[MeshAxes] = []
+    meshes: list[MeshAxes] = []
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
         def persistent_id(self, item: Any) -> tuple[MeshAxes, bool] | None:
             if not isinstance(item, jax.sharding.Mesh | jax.sharding.AbstractMesh) or item.empty:
                 return None
-            met.append(axes_of(item))
-            return met[-1], isinstance(item, jax.sharding.AbstractMesh)
+            meshes.append(axes_of(item))
+            return meshes[-1], isinstance(item, jax.sharding.AbstractMesh)
 
-    file, around = io.BytesIO(), jax.sharding.get_abstract_mesh()
+    file, context_mesh = io.BytesIO(), jax.sharding.get_abstract_mesh()
     Pickler(file).dump(value)
-    return file.getvalue(), met or ([axes_of(around)] if around.size else [])
+    return file.getvalue(), meshes or ([axes_of(context_mesh)] if context_mesh.size else [])
 
 
 def loads(data: bytes, devices: Sequence[Any]) -> Any:

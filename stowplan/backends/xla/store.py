@@ -1,8 +1,8 @@
-"""Stores results of compilations on disk; their keys are hashes of everything that they depend on.
+"""Stores results of compilations and previews on disk; their keys are hashes of everything that they depend on.
 
-``FOLDER/NAME-DIGEST/KEY/`` has one result. The digest is that of the lowered function, and the key that of the compiler's
-options, its version and the machine. A result is written to a temporary folder and then renamed, so that several processes may
-share a folder.
+The folder ``FOLDER/NAME-DIGEST/KEY/`` has one result. DIGEST is a hash of the lowered function, and KEY is a hash of the
+compiler's options, of the versions of the compiler's packages, and of the machine. A result is written to a temporary folder,
+which is then renamed, so that several processes may share a folder.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     processor_seconds: float
     """CPU time of the compilation."""
     seconds: float
+    """Elapsed time of the compilation."""
     hbm_bytes: int = 0
     """The most bytes that the program has in slow memory; 0 if that is not known."""
     error: str = ""
@@ -57,7 +58,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
 
 def result_key(options: Mapping[str, Option], versions: Mapping[str, str], topology: str) -> str:
-    """The key of a result; it does not depend on the order of the options."""
+    """Returns the key of a result, which does not depend on the order of the options."""
     return files.digest({"options": dict(sorted(options.items())), "versions": dict(versions), "topology": topology})[:20]
 
 
@@ -132,7 +133,7 @@ class WorkloadStore:
         files.make_folder(self.folder)
 
     def find(self, key: str, *, preview: bool = False) -> Compiled | None:
-        """The result with this key; None if there is none, or if it cannot be read.
+        """Returns the result with this key; None if there is none, or if it is incomplete or cannot be read.
 
         Parameters
         ----------
@@ -159,7 +160,19 @@ class WorkloadStore:
             shutil.rmtree(folder, ignore_errors=True)
 
     def keep(self, scratch: Path, record: Record, *, preview: bool = False) -> Compiled:
-        """Store the files in ``scratch`` as the result with the record's key; a compilation replaces a preview."""
+        """Store the files in ``scratch`` as the result with the record's key, unless there is one already; returns the stored
+        result.
+
+        Parameters
+        ----------
+        preview
+            Whether the result is a preview. A compilation replaces a stored preview.
+
+        Raises
+        ------
+        InputError
+            The result could not be stored.
+        """
         self._share_program(scratch)
         files.write_atomic(scratch / _RECORD, files.encode(record))
         target = self.folder / record.key

@@ -29,12 +29,13 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     way: str
     """How its setting was found: ``default``, ``all_slow``, a flag, or the strategy that proposed it."""
     first: int
+    """How many values were moved to the front of XLA's order."""
     last: int
-    """How many values were moved to the front and to the back of XLA's order."""
+    """How many values were moved to the back of XLA's order."""
     steer: str = ""
     """A short description of the setting; empty for XLA's own plan."""
     cycles: int = 0
-    """XLA's estimate of the cycles."""
+    """XLA's estimate of the cycles; those of collectives, for which it has none, are computed from bytes."""
     stall_cycles: int = 0
     """Cycles for which the program waits for asynchronous copies, by simulation."""
     copy_cycles: int = 0
@@ -44,7 +45,7 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     expected_gain: float = 0.0
     """Share of the default's cycles that the setting was expected to save compared with the incumbent."""
     previews: int = 0
-    """How many previews the run had made before."""
+    """How many previews the run had made before this compilation."""
     error: str = ""
     """Why there is no result, such as the compiler's message, shortened; empty if there is one."""
     processor_seconds: float = 0.0
@@ -106,15 +107,16 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def gain_as_estimated(self) -> float:
-        """The same share with XLA's own estimates of copies; if it is larger than ``gain``, it is not reliable."""
+        """Share of the default's cycles and stalls that the best trial saves by XLA's own estimates of copies; not reliable if
+        it is larger than ``gain``."""
         best, default = self.trials[self.best], self.default
         return 1 - (best.cycles + best.stall_cycles) / (default.cycles + default.stall_cycles)
 
     @property
     def gain_without_copies(self) -> float:
-        """The same share if copies do not count at all."""
-        left = [trial.cycles - trial.copy_cycles + trial.stall_cycles for trial in (self.trials[self.best], self.default)]
-        return 1 - left[0] / left[1] if left[1] > 0 else 0.0
+        """Share of the default's cycles and stalls that the best trial saves if copies do not count."""
+        totals = [trial.cycles - trial.copy_cycles + trial.stall_cycles for trial in (self.trials[self.best], self.default)]
+        return 1 - totals[0] / totals[1] if totals[1] > 0 else 0.0
 
     @property
     def disagrees(self) -> bool:
@@ -147,8 +149,8 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
         """A summary of a few lines, and a line for each trial."""
         best = self.trials[self.best]
         reused = len(self.trials) - self.compiles_run
-        made = f", {self.previews} previews" if self.previews else ""
-        work = f"{self.processor_seconds:.1f} processor seconds{made}" + (f", {reused} compiles found" if reused > 0 else "")
+        count = f", {self.previews} previews" if self.previews else ""
+        work = f"{self.processor_seconds:.1f} processor seconds{count}" + (f", {reused} compiles found" if reused > 0 else "")
         without_gain = "nothing was better than" if len(self.trials) > 1 else "nothing was compiled but"
         better = f"{_per_cent(self.gain)} fewer cycles than by XLA's default" if self.gain else f"{without_gain} XLA's default"
         lines = [
@@ -191,6 +193,7 @@ class TuningProgress(msgspec.Struct, frozen=True):
 
 
 def _outcome(trial: TrialRecord, gain: float) -> str:
+    """The cycles of a trial and its gain, as text."""
     return f"{_cycles(trial)}  {_signed(gain)}"
 
 
@@ -205,4 +208,5 @@ def _per_cent(share: float) -> str:
 
 
 def _signed(share: float) -> str:
+    """A share in per cent, with its sign unless it is 0."""
     return f"{share:+.1%}" if share else "0"

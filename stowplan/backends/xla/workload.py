@@ -62,6 +62,7 @@ class ArrayShape(msgspec.Struct, frozen=True):
     dtype: str
     """NumPy's name of the type."""
     dims: tuple[int, ...]
+    """The size of each dimension."""
     partition: Partition | None = None
     """How the array is partitioned over devices; None if it is replicated on each device."""
 
@@ -127,11 +128,16 @@ def by_name(
     partition
         For each of ``shapes``, the axes over which its dimensions are partitioned, such as ``data,- -,model``; after ``->`` the
         same for the results.
+    search_path
+        Folders from which modules are imported before the current folder and the usual ones.
+    name
+        Name for messages and files; by default it is made of the function's name and the texts in parentheses.
 
     Raises
     ------
     UsageError
-        A reference, shape, mesh or partition cannot be read, or arguments are given in several ways.
+        A reference, shape, mesh or partition has another form, the partition does not match the shapes or lacks a mesh, or
+        arguments are given in several ways.
     """
     call = re.fullmatch(r"(?P<place>[^()]*)\((?P<texts>[^()]*)\)", reference)
     texts = None if call is None else tuple(re.findall(r"[^\s,]+", call["texts"]))
@@ -198,6 +204,8 @@ def of_function(
         Positions of donated arguments.
     out_shardings
         As in ``jax.jit``; if None, the compiler chooses.
+    name
+        Name for messages and files; by default that of the function.
 
     Raises
     ------
@@ -251,7 +259,7 @@ def _lower(
 
 
 def shapes_of(arguments: Any) -> tuple[Any, MeshAxes | None]:
-    """Returns the tree with an :class:`ArrayShape` for each array, and the mesh of the shardings; None if there is none.
+    """Returns the tree with an :class:`ArrayShape` in place of each array, and the mesh of the shardings, None without a mesh.
 
     Raises
     ------

@@ -16,9 +16,13 @@ files, each of which imports only those before it:
 - ``models``: form ``prices`` of LLM placement
 - this file: which form belongs to which kind, and the order of checks
 
-The function of a form returns the largest bound that a proof of this form shows, and its docstring states the inequality. A
-proof cannot leave out anything that makes plans cheaper: the function computes a lower bound for everything it does not
-mention.
+A *form* is a sort of proof; a proof names its form and contains the numbers that this form needs. The function of a form
+returns the largest bound that a proof of this form shows, and its docstring states the inequality. A proof cannot leave out
+anything that makes plans cheaper: the function computes a lower bound for everything that the proof does not mention.
+
+The function of a form raises ``UnprovenError`` of ``reading`` if the proof does not show a bound, and ``MalformedError`` if a
+number in it is not valid. If the proof lacks something, it raises one of :data:`SHAPE_ERRORS`, which :func:`check` turns into
+MalformedError.
 
 Other packages add their own kinds by an entry point (:data:`ENTRY_POINT_GROUP`).
 """
@@ -90,7 +94,7 @@ class Rules(NamedTuple):
 
 
 def rules_of(kind: str) -> Rules:
-    """The rules of a kind by its name; raises MalformedError if there is no such kind."""
+    """The rules of a kind by its name; raises MalformedError if neither this package nor another one has such a kind."""
     if kind in FORMS:
         return Rules(KNOWN[kind], FORMS[kind])
     # Imported here because this import takes longer than most checks.
@@ -133,7 +137,7 @@ def check(problem: bytes, certificate: bytes) -> Verdict:
 
 
 def check_parsed(problem: Fields, certificate: Fields) -> Verdict:
-    """The same as :func:`check` for the objects that :func:`parse` returns."""
+    """The same as :func:`check` for the objects that :func:`parse` returns; it raises the same errors."""
     claim = _claim(certificate)
     kind = str(problem.get("format")).removeprefix("stowplan.").removesuffix(".problem")
     _check_is_for(problem, kind, certificate)
@@ -156,7 +160,8 @@ def _check_is_for(problem: Fields, kind: str, certificate: Fields) -> None:
     named = certificate.get("kind")
     need(named == kind, "kind", f"found {str(named)[:SHOWN_KIND]!r}, the problem is of {kind[:SHOWN_KIND]!r}")
     is_same = certificate.get("problem") == digest(problem)
-    need(is_same, "problem", "the certificate is for another problem: the digests differ")
+    advice = "if the file of the problem leaves out fields, first write it with `stowplan convert`, which fills them in"
+    need(is_same, "problem", f"the certificate is for another problem: the digests differ; {advice}")
 
 
 def _shown(problem: Fields, kind: str, forms: dict[str, Form], certificate: Fields) -> tuple[str, int | None]:

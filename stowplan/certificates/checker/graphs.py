@@ -11,6 +11,9 @@ after that moment (x_user = 1) and was written before it (x_writer = 0) is live 
 Here ``own`` are the bytes that must be live because ``at`` itself reads or writes them, and the amounts of one storage add up
 to at most its size. The sum is linear in x, so that its minimum is found operator by operator. The amounts are a flow in a
 network and bound its minimum cut (Ford and Fulkerson).
+
+The *added cost* of rematerialization is the cost of all runs of operators, minus the cost of running each once. A *reservation*
+is a number of bytes of the limit that something outside of the graph takes from one operator to another.
 """
 
 from __future__ import annotations

@@ -4,6 +4,13 @@
 Which instructions wait for each other, and on which tiles they may be placed, follows the rules of
 docs/reference/modulo-scheduling.md. An iteration takes at least as long as the longest path of instructions that wait for each
 other (Rau, "Iterative modulo scheduling", 1994).
+
+A value goes over a link to a neighbouring tile, or is *sent* over the asynchronous fabric, a network that reaches all tiles and
+memory. A *variable* is data in the memory of one tile, so that all instructions that use it are on this tile. A *pin* fixes the
+tile, the time or the slot of an instruction. A *flow* is a set of instructions that values over links connect.
+
+If a proof does not show its claim, functions raise ``UnprovenError`` of ``reading``; if a number in it is not valid, they raise
+``MalformedError``.
 """
 
 from __future__ import annotations
@@ -61,7 +68,7 @@ class Body:
         self.linked = [(edge.source, edge.target) for edge in linked]
         self.back = [(edge.target, edge.source) for edge in linked]
         self.flow = _groups(len(self.instructions), self.linked)
-        """Flow of each instruction; values over links join instructions to one flow."""
+        """Number of the flow of each instruction."""
         self.sources = {*range(len(self.instructions))}.difference(edge.target for edge in linked if edge.distance == 0)
         """Instructions that read no value of the same iteration over a link."""
         self.apart = self._siblings_apart() | self._starts_apart()
@@ -71,7 +78,7 @@ class Body:
             self.waits += self._waits_for_network(edge, network)
 
     def _edges(self) -> tuple[list[Edge], list[Edge], dict[object, list[int]]]:
-        """Values over links, values over the asynchronous network, and instructions that must share a tile.
+        """Values over links, sent values, and instructions that must share a tile.
 
         Instructions share a tile if they have a variable in common, or if they read the same sent value, which is written to
         their tile.
@@ -92,8 +99,8 @@ class Body:
         return linked, sent, sharing
 
     def _allowed(self, variables: list[Fields], sharing: dict[object, list[int]]) -> list[set[int]]:
-        """Tiles that the operation, its variables and its pin allow; a group may be on tiles that all its instructions
-        allow."""
+        """Tiles that each instruction may be placed on: those that its list of tiles, its variables and its pin allow, and that
+        the other instructions of its group allow as well."""
         own = [{*(instruction.get("tiles") or self.tiles)} for instruction in self.instructions]
         tied = [(user, variable.get("tile")) for variable in variables for user in sharing.get(variable["id"], ())]
         tied += [(number, pin.get("tile")) for number, pin in self.pins.items()]
@@ -103,8 +110,8 @@ class Body:
         return [self.tiles.intersection(*(own[at] for at in numbers if self.group[at] == group)) for group in self.group]
 
     def _siblings_apart(self) -> set[tuple[int, int]]:
-        """Pairs of groups that must differ because consumers of one value, and if the rules say so producers for one consumer,
-        are on different tiles."""
+        """Pairs of groups that must be on different tiles because they have siblings: consumers of one value, or producers for
+        one consumer. The rule ``siblings`` says which of these may not share a tile."""
         links = {"none": [], "consumers": [self.linked], "consumers_and_producers": [self.linked, self.back]}
         pairs = set[tuple[int, int]]()
         for edges in links[self.rules["siblings"]]:
@@ -115,8 +122,11 @@ class Body:
         return pairs
 
     def _starts_apart(self) -> set[tuple[int, int]]:
-        """Pairs of groups that must differ because flows start on different tiles. The starts are all sources, or the source of
-        a flow that has only one and therefore starts there."""
+        """Pairs of groups that must be on different tiles because two starts may not share a tile.
+
+        By the rule ``starts``, every source is a start, or one source of each flow is. In the second case it is open which
+        source of a flow is its start, so only flows with a single source count.
+        """
         count = Counter(self.flow[source] for source in self.sources)
         is_each = self.rules["starts"] == "source"
         return self._pairs({source for source in self.sources if is_each or count[self.flow[source]] == 1})
@@ -144,7 +154,8 @@ class Body:
         """The earliest clock of each instruction at an II; None if some instructions wait for each other endlessly (Bellman and
         Ford).
 
-        ``time[target] >= time[source] + clocks - interval * distance`` for each wait, and no time is before that of a pin.
+        ``time[target] >= time[source] + clocks - interval * distance`` for each wait, and no instruction is issued before the
+        time of its pin.
         """
         earliest = [self.pins.get(number, {}).get("time") or 0 for number in range(len(self.latency))]
         for _ in range(len(earliest) + 1):
@@ -179,7 +190,7 @@ SCALE = 1_000_000
 
 
 def schedule(problem: Fields, proof: Fields) -> int | None:
-    """The minimum objective, or None if the proof shows that no II is possible.
+    """The minimum objective, or None if the proof shows that no II is possible, since the II is at most ``spoke_depth``.
 
     objective >= II * SCALE + min(SCALE, clocks of the longest path of waits at this II), because a larger II costs SCALE more
     """
@@ -200,8 +211,10 @@ def recurrence(body: Body, proof: Fields) -> int:
 
 
 def resource(body: Body, proof: Fields) -> int:
-    """The II that follows from the number of instructions that must be on some ``tiles``, or, with ``requests``, from the
-    number of their requests to the interfaces that serve these tiles.
+    """The smallest II at which some tiles have enough slots for all instructions that may only be on these tiles.
+
+    The tiles are the field ``tiles`` of the proof. If the proof has a field ``requests``, the result is the smallest II at
+    which the interfaces that serve these tiles can accept the requests to memory that these instructions send.
 
     II * number of tiles >= number of instructions that may only be on these tiles, because a tile has one slot in each clock;
     II * ports >= number of these instructions that send a request
@@ -248,7 +261,8 @@ class Tiling:
         self.size = Counter(body.group)
         """Instructions of each group, each of which occupies a slot. A group has the number of one of its instructions."""
         self.near = self._near(body)
-        """For each group, related groups with the tiles that these may have, by the tile of the group."""
+        """For each group, the groups whose tiles depend on its tile, each with a list. Entry ``t`` of the list has the tiles
+        that the other group may be on if this group is on tile ``t``."""
         fits = {group: size <= self.slots and (group, group) not in body.apart for group, size in self.size.items()}
         self.start = Placing({group: body.allowed[group] if fits[group] else set() for group in self.size}, Counter())
 

@@ -10,7 +10,8 @@ that its tensor earns if the use is *fast*, that is, in fast memory. Then, for e
 The rules are those of docs/reference/memory-mapping.md. Restrictions on offsets and on the order of copies are ignored, which
 can only make the bound smaller.
 
-Between two accesses a tensor may be copied out, be given up, stay, or be copied in.
+Between two accesses a tensor may be copied out, be given up, stay, or be copied in. Boundary ``b`` is the moment before step
+``b``; the last boundary is the end of the program. A *cut* is the memory of one step as a rounded inequality.
 """
 
 from __future__ import annotations

@@ -3,6 +3,9 @@
 The rules are those of docs/reference/llm-placement.md. A *case* is a micro-batch and either the device that computes with the
 host's weights in prompts, for which they are copied to it, or no such device. Every plan belongs to one case. The proof has a
 row of prices for each case, in this order: for each micro-batch, each device that copies weights, then the case without one.
+
+Memories are numbered: 0 is the host, and i + 1 is device i. A layer on a device has a number of *spilled* parts: the first ones
+of its list ``spillable``, which stay on the host.
 """
 
 from __future__ import annotations

@@ -3,8 +3,9 @@
 The search goes forwards from the start or backwards from the end. In a backward search, an operator "has run" if the search has
 visited it, so that a set has the last operators of an order.
 
-Sets are bit masks. Bit i is operator i. Two more bits represent the start, which touches the inputs, and the end, which touches
-the storages that must exist then. A storage is live between a set of operators and the others if both touch it:
+Sets are bit masks. Bit i is operator i. To *touch* a storage, a tensor with bytes of its own, is to read or write it. Two more
+bits represent the start, which touches the inputs, and the end, which touches the storages that must exist then. A storage is
+live between a set of operators and the others if both touch it:
 
     live(done) = sum of the sizes of storages with users & done and users & ~done
 """

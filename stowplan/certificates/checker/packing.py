@@ -2,8 +2,8 @@
 can be ordered, and ``crowds``, for reuse penalties, uses sets of buffers of which few fit side by side.
 
 A buffer has the bytes ``[offset, offset + size)`` while it is live. Two buffers that are live at the same moment share no byte,
-unless one of them, the result, names the other as an operand in its ``overlaps`` and starts sufficiently far below the
-operand's end:
+with one exception. A buffer, the *result*, may name another one, its *operand*, in its field ``overlaps``, with a *distance* in
+bytes. These two may share bytes if the result starts at least that distance below the operand's end:
 
     offset[result] + distance <= offset[operand] + size[operand]
 
@@ -25,7 +25,8 @@ Way = tuple[int, int, int, bool]
 
 
 def is_live(buffer: Fields, moment: int) -> bool:
-    """Whether a buffer is live at a moment: ``lower <= moment < upper``, and the moment is in none of its gaps."""
+    """Whether a buffer takes space at a moment: its size is above 0, and the moment is in its life span, which is given by its
+    fields ``lower`` and ``upper``, and in none of its gaps."""
     is_in_gap = any(start <= moment < end for start, end in buffer["gaps"])
     return bool(buffer["size"] > 0 and buffer["lower"] <= moment < buffer["upper"] and not is_in_gap)
 
@@ -50,12 +51,16 @@ def shared(live: list[Fields]) -> int:
     """An upper bound on the bytes that buffers of one moment share, that is, sum of sizes - bytes in use.
 
     Of any two buffers that contain a common byte, one is a result of the other. Of k buffers that contain it, at least k - 1
-    are therefore results of others. A result shares with all of its operands at most its size, and with one of them at most
+    are therefore results of others. So the bound is the sum of what each result shares with its operands. With one operand, it
+    shares at most
 
-        min(size of either, size of the result - bytes from its offset to the operand's if it is below)
+        min(size of the result, size of the operand, size of the result - below)
 
-    or its whole size if both may have the same offset. Likewise at least k - 1 are operands. The smaller of the two sums is the
-    bound.
+    bytes, where ``below`` is the least distance from the result's offset up to the operand's (:func:`apart`), or 0 if both may
+    have the same offset. With all of its operands together, it shares at most as many bytes as it has.
+
+    Likewise, at least k - 1 of the k buffers are operands of others, so the sum of what each operand shares with its results is
+    also a bound. The smaller of the two sums is returned.
     """
     results = [buffer for buffer in live if "overlaps" in buffer]
     rows = [[(own, other, 0 if _may_coincide(own, other) else apart(own, other)) for other in live] for own in results]
@@ -66,10 +71,11 @@ def shared(live: list[Fields]) -> int:
 
 
 def apart(lower: Fields, upper: Fields) -> int:
-    """Minimum distance from the offset of a buffer to that of one above: ``size[lower]``, or ``distance - size[upper]`` of an
-    overlap.
+    """Minimum distance from the offset of a buffer to that of one above it.
 
-    Offsets differ by a multiple of the greatest common divisor of both alignments.
+    It is ``size[lower]``. If the lower buffer is a result and the upper one is its operand, ``distance - size[upper]`` is also
+    enough, with the distance of their overlap; this may be negative. The value is rounded up, because offsets differ by a
+    multiple of the greatest common divisor of both alignments.
     """
     distances = [overlap["distance"] for overlap in lower.get("overlaps", []) if overlap["operand"] == upper["id"]]
     free = [distance - upper["size"] for distance in distances if distance is not None]
@@ -91,8 +97,9 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
 
     Both ways are examined. The search proves the claim if each way ends with a buffer that is too high.
 
-    If the two may have the same offset, that is a third way. It is examined together with the way in which the buffer with the
-    smaller lowest offset is above the other: in both, its offset is at least the other's lowest one.
+    If the two may have the same offset, that is a third way. Let ``a`` be the buffer whose lowest offset is smaller, and ``b``
+    the other one. If ``a`` is above ``b``, or has the same offset, then the offset of ``a`` is at least the lowest offset of
+    ``b``. One state, in which the lowest offset of ``a`` is raised to that of ``b``, therefore stands for both ways.
     """
     buffers, below = problem["buffers"], whole(proof, "below") if "below" in proof else None
     need(below is None or not problem.get("penalties"), "proof", "it is about heights, the objective about reuse penalties")
@@ -119,13 +126,18 @@ def search(problem: Fields, proof: Fields, looks: int = LOOKS) -> int | None:
 
 
 def crowds(problem: Fields, proof: Fields) -> int:
-    """A lower bound on the sum of the reuse penalties, by sets of buffers (``crowds``, their numbers) without a common pair.
+    """A lower bound on the sum of the reuse penalties. The field ``crowds`` of the proof lists sets of buffers, each as a list
+    of their numbers.
 
-    Of the m buffers of a set, every two are live together or have a penalty. At most k of them lie side by side. Here k is the
-    number of the smallest ones that together fit into the capacity, less the size of the buffers at fixed offsets that are live
-    together with all of them. If the m buffers are divided into k groups of nearly equal size, then, by Turán's theorem, at
-    least as many pairs share bytes as there are pairs within groups. They cost no less than as many of the cheapest pairs with
-    a penalty.
+    Of the m buffers of a set, every two are live together or have a penalty. The *room* is the capacity, less the sizes of the
+    buffers at fixed offsets that are live together with the whole set. Let k be how many buffers of the set fit into the room
+    if the smallest are taken first; no more than k of them can lie side by side. If the m buffers are divided into k groups of
+    nearly equal size, then, by Turán's theorem, at least as many pairs share bytes as there are pairs within groups. Buffers
+    that are live together share no bytes, so each of these pairs has a penalty. Together they cost no less than as many of the
+    cheapest pairs of the set that are not live together.
+
+    The bounds of all sets are added up. No pair of buffers that are not live together may be in two sets, because its penalty
+    is paid only once.
     """
     buffers, capacity = problem["buffers"], problem["capacity"]
     need(all("overlaps" not in buffer for buffer in buffers), "problem", "some buffers may share bytes while they are live")

@@ -24,7 +24,7 @@ ON_CHIP, OFF_CHIP = 0, 1
 
 
 class Item(NamedTuple):
-    """A tensor or buffer that is live in ``[start, end)``."""
+    """A tensor or buffer that is live in ``[start, end)``, counted in layers, operators or the time of buffers."""
 
     start: int
     end: int
@@ -45,8 +45,9 @@ class Placed(NamedTuple):
 
 
 def prices(read: Callable[[Fields, Fields], Placed], problem: Fields, proof: Fields, splits: Splits) -> int | None:
-    """The minimum cost that the prices of memory show for the items that ``read`` makes of a problem; item i is the i-th of
-    them.
+    """The minimum cost that the prices of memory show for the items that ``read`` makes of a problem. Each row ``memory`` of
+    the proof gives a byte of a memory a price at a moment, after the row was rounded if it says so. A split's decision is
+    (number of the item, memory).
 
     denominator * cost >= total + sum over items of the minimum over memories (cost there + price * units there) - price * room
 

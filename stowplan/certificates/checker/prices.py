@@ -1,7 +1,9 @@
 """Functions for proofs by prices: rounding of rows of memory, the minimum over choices, and form ``tree``, which splits plans.
 
-The bounds use Lagrangian duality. A plan that satisfies ``sum of units <= room`` costs at least as much as the same plan with
-``price * (units - room)`` added, for any price of at least 0. What remains is a minimum for each item by itself.
+A *row* of memory is an inequality ``sum of units <= room``: the items that are live at one moment fit into one memory. The
+bounds use Lagrangian duality. A plan that satisfies a row costs at least as much as the same plan with ``price * (units -
+room)`` added, for any price of at least 0. What remains is a minimum for each item by itself. All costs and prices are whole
+numbers: multiples of one over the denominator that the proof states.
 
 A decision is 1 or 0 in every plan: whether an item is in a memory, or a use is fast. A split is on a sum of decisions:
 
@@ -36,8 +38,8 @@ Prices = Callable[[Fields, Fields, Splits], int | None]
 
 
 def rounded(part: Fields, units: list[int], room: int) -> tuple[list[int], int]:
-    """Rounds a row of memory at one moment to a cut. Returns the units of each tensor in the cut, and the room, which the sum
-    of the units of no set of tensors that fits into memory exceeds.
+    """Rounds a row of memory to a *cut*, another inequality that every set of tensors which fits into memory satisfies. Returns
+    the units of each tensor in the cut, and its room. Without ``rounds`` in ``part``, both are unchanged.
 
     Each of ``rounds`` is a mixed-integer rounding of the row before it (Marchand and Wolsey 2001; lemma B4 of
     docs/reference/memory-mapping-models.md). Before the rounding, x of the tensors in ``turned`` is replaced by 1 - x, and

@@ -43,8 +43,8 @@ class Wish:
     plan: Any = None
     """The best plan so far."""
     evidence: Sequence[bytes] = ()
-    """Evidence that candidates reported for their bounds (:meth:`stowplan.kernel.context.Context.evidence`), the latest
-    last."""
+    """Evidence that candidates reported for their bounds (:meth:`stowplan.kernel.context.Context.evidence`), that for the
+    largest bound last."""
     end: float = float("inf")
     """When to stop looking for better proofs, in seconds on the monotonic clock."""
     should_stop: Callable[[], bool] = bool
@@ -79,7 +79,7 @@ def certify(
     plan
         The best plan so far, which shows where bounds should be looked for.
     evidence
-        Evidence that candidates reported for their bounds.
+        Evidence that candidates reported for their bounds, that for the largest bound last.
     seconds
         Time limit for better proofs. The first proof is made and checked in any case.
     should_stop
@@ -90,7 +90,13 @@ def certify(
     Returns
     -------
     Certificate
-        Its claim is the bound that its proof shows. Without a proof, it states which solvers have to be trusted.
+        Its claim is the bound that its proof shows, but no more than ``bound``. Without a proof, it states which solvers have
+        to be trusted.
+
+    Raises
+    ------
+    UsageError
+        ``problem`` is of no registered kind.
     """
     kind = kinds.of_problem(problem)
     rules = parse(files.encode(problem), "problem")

@@ -1,4 +1,9 @@
-"""Proofs of operator order and rematerialization: flows that bound minimum cuts."""
+"""Proofs of operator order and rematerialization: flows that bound minimum cuts.
+
+A proof of the form ``cut`` is about one operator: whatever the order of the others, some bytes are live while it runs. The
+fewest such bytes are a minimum cut of a network, and the amounts of a flow in it prove that there is no smaller cut
+(:mod:`stowplan.certificates.checker.graphs`).
+"""
 
 from __future__ import annotations
 

@@ -61,7 +61,8 @@ class Row(NamedTuple):
 
 
 class Relaxation(Branched):
-    """The linear program, with the memory and the moment that each of its rows stands for.
+    """The linear program, with the memory and the moment that each of its rows stands for. A decision is (item, memory), and a
+    price is the dual of a row. :meth:`start` must be called before the program is solved.
 
     Parameters
     ----------

@@ -1,5 +1,9 @@
 """Makes proofs of modulo scheduling by a count over tiles or requests, by a cycle of instructions that wait for each other, and
-by a search."""
+by a search.
+
+An *interface* serves the requests to memory of some tiles, of which it accepts only a few in each clock. The *spoke depth* of
+the machine is the largest initiation interval (II) that it allows.
+"""
 
 from __future__ import annotations
 

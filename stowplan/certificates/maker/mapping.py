@@ -25,7 +25,8 @@ from stowplan.models.memory_mapping.problem import Problem
 #: Prices are multiples of one over this denominator.
 DENOMINATOR = 1 << 32
 
-#: The amount that a decided use earns or costs, and the price of the row that decides it.
+#: The amount that a decided use earns or costs, and the price of the row that decides it. They exceed all other prices by far,
+#: and are smaller than the largest number that the checker accepts (2**200).
 EARNED, DECIDED = 1 << 100, 1 << 120
 
 #: Branch and bound is used for programs with at most this many uses.
@@ -35,9 +36,9 @@ MAX_USES = 400
 def mapping(wish: Wish) -> Iterator[Proof]:
     """Yields proofs for memory mapping by prices.
 
-    First come the prices that candidates reported, the latest first; if there are none, all prices are 0. Then come prices that
-    are computed here. For a program with at most MAX_USES uses, branch and bound computes them. For a larger one, a relaxation
-    is solved, but only if no prices were reported.
+    First come the prices that candidates reported, those for the largest bound first; if there are none, all prices are 0. Then
+    come prices that are computed here. For a program with at most MAX_USES uses, branch and bound computes them. For a larger
+    one, a relaxation is solved, but only if no prices were reported.
     """
     problem: Problem = wish.problem
     for encoded in reversed(wish.evidence):
@@ -100,7 +101,7 @@ class Uses(Branched):
 
 
 def proof_of(problem: Problem, prices: Prices) -> Proof:
-    """Prices as a proof, rounded to multiples of one over the denominator.
+    """Prices as a proof of the form ``prices``, rounded to multiples of one over the denominator.
 
     Any prices prove a bound. Rounding therefore keeps the proof valid and changes the bound only a little. If stalls are
     allowed, the time of all channels together must not cost more than time itself, so their prices are limited to that.

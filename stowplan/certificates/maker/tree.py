@@ -1,5 +1,10 @@
 """Branch and bound for proofs: a linear program in HiGHS is split at the leaf with the smallest bound, and each leaf gets a
-proof by prices."""
+proof by prices.
+
+The *prices* of a proof are the duals of the program's rows. A *decision* is 1 or 0 in every plan, for example whether an item
+is in a memory. A *split* divides the plans by a sum of decisions, and its two *sides* are the inequalities ``sum <= most`` and
+``sum >= most + 1``.
+"""
 
 from __future__ import annotations
 
@@ -117,7 +122,8 @@ class Branched:
         """Removes cuts without a price; called before there are sides of splits."""
 
     def separate(self, most: int) -> int:
-        """Adds up to ``most`` cuts that the last solution violates, and returns how many were added."""
+        """Adds up to ``most`` cuts that the last solution violates, and returns how many were added. This base class has no
+        cuts."""
         return 0
 
     def splits(self) -> list[Split]:
@@ -166,8 +172,8 @@ class Tree:
         self._children: dict[int, tuple[Split, int, int]] = {}
 
     def proofs(self, base: int) -> Iterator[Proof]:
-        """Yields a proof by a tree, if there is time for one, then the proof by the prices at its root. ``base`` is the part of
-        the costs that is not in the program."""
+        """Yields a proof by a tree, if there is time for one, then the proof by the prices at its root. It yields nothing if
+        there is no time to solve the program once. ``base`` is the part of the costs that is not in the program."""
         self._goal = math.inf if self._wish.bound is None else self._wish.bound - base - 0.5
         self._penalty = 10 * abs(self._relaxation.solve(self._seconds_left()) or base)
         if not math.isfinite(self._penalty):

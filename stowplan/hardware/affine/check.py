@@ -2,6 +2,10 @@
 
 The checks use interval arithmetic on index expressions. If it does not decide a question, all iterations of the loop nest are
 enumerated. Errors name the operator.
+
+A load is a list of *pieces*, each with conditions on the loop indices. In each iteration, the first piece whose conditions hold
+says what the load reads. An *option* of an operator is one way to spread its operands and outputs over banks: the dimension of
+each, or -1 for those that are not spread. The options that an operator has are its bank rule.
 """
 
 from __future__ import annotations
@@ -27,9 +31,12 @@ def check(program: Program) -> None:
     Raises
     ------
     InputError
-        An operator reads or writes an unknown tensor, has a wrong number of indices or an access out of bounds, reads a tensor
-        that is not completely written, writes a tensor that was read before, or has no valid bank rule. The place of the error
-        names the operator.
+        A tensor has a size less than 1; two operators have the same name; or an operator reads or writes an unknown tensor, has
+        a wrong number of indices or an access out of bounds, reads a tensor that is not completely written, writes a tensor
+        that was read or completely written before, or has no valid bank rule. The error is also raised if a program is too
+        large for these checks. Its place names the operator or the tensor, or is ``inputs`` or ``outputs``.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     written: dict[str, list[Copy]] = {}
     complete = set(program.inputs)
@@ -73,7 +80,7 @@ def check(program: Program) -> None:
 
 
 def _check_rule(program: Program, operator: Operator, place: str) -> None:
-    """Checks the bank rule of an operator: it has options, and each has a valid dimension for every operand and output."""
+    """Checks the options of an operator: there is one at least, and each has a valid dimension for every operand and output."""
     ports = len(operator.loads) + len(operator.outputs)
     expect(bool(operator.options), place, "no bank mapping that its rule allows", "at least one")
     ranks = [len(load.extents) for load in operator.loads]
@@ -115,9 +122,10 @@ def _check_indices(expressions: tuple[Expression, ...], extents: Extents, place:
 
 
 def narrowed(expression: Expression, domain: tuple[Bound, ...], extents: Extents) -> tuple[int, int]:
-    """Bounds (inclusive) of an expression's values where some conditions hold.
+    """Bounds (inclusive) of an expression's values in the iterations in which the conditions of ``domain`` hold.
 
-    They are its bounds without conditions, narrowed by the conditions on expressions that differ from it by a constant only.
+    The bounds over all iterations are tightened by those conditions whose expression is the same up to a constant. For example,
+    ``i0 <= 3`` bounds ``i0 + 2`` by 5. Other conditions are ignored.
     """
     low, high = span(expression, extents)
     for bound in domain:
@@ -164,7 +172,7 @@ def grid(extents: Extents) -> list[NDArray[np.int64]]:
 
 
 def which_piece(load: Load) -> NDArray[np.int64]:
-    """[extents] number of the piece that applies to each iteration; -1 if none does."""
+    """The number of the piece that applies to each iteration, in an array of shape ``load.extents``; -1 if none does."""
     points = grid(load.extents)
     chosen = np.full(load.extents, -1, np.int64)
     for number, piece in enumerate(load.pieces):
@@ -185,8 +193,13 @@ def _check_store(tensor: Tensor, copy: Copy, place: str) -> None:
     for dimension, (expression, size) in enumerate(zip(store.index, tensor.shape, strict=True)):
         low, high = span(expression, copy.extents)
         if low < 0 or high >= size:
-            if expression.is_affine or prod(copy.extents) > MAX_POINTS:
+            if expression.is_affine:
+                # The bounds of an affine expression are values of it.
                 outside = low if low < 0 else high
+            elif prod(copy.extents) > MAX_POINTS:
+                raise InputError(
+                    f"cannot show that its writes of {tensor.name!r} stay within {list(tensor.shape)}", place=place
+                )
             else:
                 values = evaluate(expression, grid(copy.extents))
                 wrong = values[(values < 0) | (values >= size)]
@@ -200,13 +213,14 @@ def _check_store(tensor: Tensor, copy: Copy, place: str) -> None:
 
 
 def _check_complete(tensor: Tensor, writers: list[Copy] | None, place: str) -> None:
-    """Raises InputError unless these copies together write all elements of a tensor."""
+    """Raises InputError unless it is shown that these copies together write all elements of a tensor."""
     if not writers:
         raise InputError(f"reads tensor {tensor.name!r} before it is written", place=place)
     boxes = [_box(copy) for copy in writers]
     full = tuple((0, size) for size in tensor.shape)
     if full in boxes:
         return
+    covered: bool | None = None
     if all(box is not None for box in boxes):
         covered = _covers([box for box in boxes if box is not None], tensor.shape)
     elif tensor.elements <= MAX_POINTS:
@@ -215,7 +229,7 @@ def _check_complete(tensor: Tensor, writers: list[Copy] | None, place: str) -> N
             points = grid(copy.extents)
             marks[tuple(evaluate(expression, points) for expression in copy.store.index)] = True
         covered = bool(marks.all())
-    else:
+    if covered is None:
         raise InputError(f"cannot show that all of tensor {tensor.name!r} is written before it is read", place=place)
     if not covered:
         raise InputError(f"reads tensor {tensor.name!r} before all of it is written", place=place)
@@ -226,10 +240,10 @@ _Box = tuple[tuple[int, int], ...]
 
 
 def _box(copy: Copy) -> _Box | None:
-    """The box of the elements that a copy writes, if the index of each dimension is a constant, or the index of a loop of its
-    own plus a constant, forwards or backwards.
+    """The box of the elements that a copy writes, or None if they are not known to form one.
 
-    None for other copies, whose elements may not form a box.
+    They form a box if the index of each dimension is a constant ``c``, or ``c + i`` or ``c - i`` with a loop index ``i`` that
+    occurs in no other dimension.
     """
     ranges = []
     seen: set[int] = set()
@@ -246,14 +260,14 @@ def _box(copy: Copy) -> _Box | None:
     return tuple(ranges)
 
 
-def _covers(boxes: list[_Box], shape: tuple[int, ...]) -> bool:
-    """Whether boxes together cover an array of this shape; False as well if there are too many cells to check.
+def _covers(boxes: list[_Box], shape: tuple[int, ...]) -> bool | None:
+    """Whether boxes together cover an array of this shape; None if there are too many cells to check.
 
     The sides of all boxes cut the array into cells, each of which is in a box completely or not at all.
     """
     cuts = [sorted({0, size, *(side for box in boxes for side in box[dimension])}) for dimension, size in enumerate(shape)]
     if prod(len(sides) for sides in cuts) > MAX_POINTS:
-        return False
+        return None
     marks = np.zeros(tuple(len(sides) - 1 for sides in cuts), bool)
     places = [{side: number for number, side in enumerate(sides)} for sides in cuts]
     for box in boxes:

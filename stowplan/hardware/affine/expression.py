@@ -41,7 +41,7 @@ class Expression:
 
     constant: int
     terms: tuple[tuple[Atom, int], ...]
-    """Pairs (atom, factor) with different atoms, sorted; factors are not 0."""
+    """Pairs (atom, factor) with different atoms, sorted by atom; factors are not 0."""
 
     def __init__(self, constant: int, terms: Iterable[tuple[Atom, int]] = ()):
         keyed = sorted((_atom_key(atom), factor, atom) for atom, factor in terms if factor)
@@ -86,7 +86,10 @@ class Expression:
         return sum(1 if isinstance(atom, int) else 1 + atom.of.size for atom, _ in self.terms)
 
     def text(self, names: Sequence[str] | None = None) -> str:
-        """The expression in the syntax of the integer set library (isl), such as ``2*i0 + floor((i1)/3)``."""
+        """The expression in the syntax of the integer set library (isl), such as ``2*i0 + floor((i1)/3)``.
+
+        ``names`` has a name for each loop index; without it, the indices are ``i0``, ``i1`` and so on.
+        """
         parts = []
         for atom, factor in self.terms:
             if isinstance(atom, int):
@@ -122,7 +125,7 @@ def index(number: int) -> Expression:
 def span(expression: Expression, extents: Extents) -> tuple[int, int]:
     """Lower and upper bound (inclusive) of an expression's values.
 
-    They are exact if every term is a multiple of a different index.
+    They are exact if every term is a multiple of an index. With quotients and remainders, they may be wider than necessary.
     """
     low = high = expression.constant
     for atom, factor in expression.terms:
@@ -323,7 +326,8 @@ def _sum(terms: Iterable[tuple[Atom, int]], rest: Expression, extents: Extents) 
 def substitute(one: Expression, values: Sequence[Expression], extents: Extents) -> Expression:
     """The expression ``one`` in which every index ``i`` is replaced by ``values[i]``.
 
-    The values are expressions over other indices, whose loops have the given extents.
+    The values are expressions over the indices of another loop nest, which has the given extents. Raises IndexError if there
+    are too few values.
     """
     substituted = Expression(one.constant)
     for atom, factor in one.terms:
@@ -337,7 +341,10 @@ def substitute(one: Expression, values: Sequence[Expression], extents: Extents) 
 
 
 def evaluate(one: Expression, values: Sequence[Any]) -> Any:
-    """The value of an expression for given values of the indices, which are integers, or integer arrays that broadcast."""
+    """The value of an expression for given values of the indices, which are integers, or integer arrays that broadcast.
+
+    Raises IndexError if there are too few values.
+    """
     total: Any = one.constant
     for atom, factor in one.terms:
         if isinstance(atom, int):

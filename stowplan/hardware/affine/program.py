@@ -62,7 +62,7 @@ class Load:
     extents: tuple[int, ...]
     """Number of iterations of each loop, outermost first; loop ``k`` runs over ``[0, extents[k])``."""
     pieces: tuple[Piece, ...]
-    """The accesses, in the order in which their conditions are tried."""
+    """The accesses, in the order in which their conditions are tried; in each iteration, those of at least one of them hold."""
     dynamic: bool = False
     """Whether the operator selects elements of the operand at run time, as a gather does, so that its real access is not
     affine."""

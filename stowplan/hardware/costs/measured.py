@@ -1,7 +1,7 @@
 """Measured latencies of steps, as data of a cost model. A step has one latency for each subset of up to eight of its uses.
 
-A *use* is a read or a write of one tensor by one step. The latency is that of one run of the step if exactly the uses in the
-subset are served from fast memory. ``docs/reference/costs.md`` describes the file formats.
+A *use* is a read or a write of one tensor by one step. The latency of a subset is that of one run of the step if exactly the
+uses in the subset are served from fast memory. ``docs/reference/costs.md`` describes the file formats.
 """
 
 from __future__ import annotations
@@ -31,9 +31,10 @@ class StepMeasurement(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     uses: tuple[int, ...]
     """Positions in the step's list of uses, at most eight; other uses do not change the latency."""
     latency_ps: tuple[int, ...] | None = None
-    """[2 ** len(uses)] latencies in ps; in entry ``m``, ``uses[i]`` is served from fast memory if bit i of m is set."""
+    """``2 ** len(uses)`` latencies in ps. In entry ``m``, ``uses[i]`` is served from fast memory if bit ``i`` of ``m`` is
+    set."""
     cycles: tuple[int, ...] | None = None
-    """[2 ** len(uses)] latencies in cycles of the target's clock; exactly one of ``latency_ps`` and ``cycles`` is not None."""
+    """The same latencies in cycles of the target's clock; exactly one of ``latency_ps`` and ``cycles`` is not None."""
 
     def table(self, step: ProgramStep, target: Target) -> Table:
         """The step's latency table; raises InputError if the step does not have all these uses."""
@@ -85,8 +86,8 @@ def read_measurements(path: str | Path) -> Measurements:
     Raises
     ------
     InputError
-        The file is no file of measurements, a subset is missing or occurs twice, or a value is out of range. The message names
-        the line or the field.
+        The file cannot be read or is no file of measurements, a subset is missing or occurs twice, or a value is out of range.
+        The message names the line or the field.
     """
     data = files.read_bytes(path)
     try:
@@ -97,6 +98,7 @@ def read_measurements(path: str | Path) -> Measurements:
 
 
 def _read(data: bytes, path: str | Path) -> Measurements:
+    """The measurements in the contents of a file, which are JSON if they begin with a brace."""
     if data.lstrip()[:1] == b"{":
         return files.decode(data, Measurements, format_name=FORMAT, version=VERSION, source=path)
     return _from_csv(files.read_text(path))
@@ -145,7 +147,7 @@ def _complete(step: str, values: dict[frozenset[int], int], unit: str) -> StepMe
 
 
 def largest_uses(step: ProgramStep, limit: int = MAX_TABLE_USES) -> tuple[int, ...]:
-    """Positions of the ``limit`` uses of a step that move the most bytes, ascending."""
+    """Positions of the ``limit`` uses of a step that move the most bytes, ascending; all uses if there are no more."""
     order = sorted(range(len(step.uses)), key=lambda position: -step.uses[position].bytes)
     return tuple(sorted(order[:limit]))
 
@@ -153,7 +155,8 @@ def largest_uses(step: ProgramStep, limit: int = MAX_TABLE_USES) -> tuple[int, .
 def measurement_sheet(program: Program, limit: int = MAX_TABLE_USES) -> str:
     """CSV text that is to be filled in: it has a row without a value for every measurement.
 
-    There is a measurement for each subset of the ``limit`` largest uses of each step.
+    There is a measurement for each subset of the ``limit`` largest uses of each step. :func:`read_measurements` accepts at most
+    eight uses of a step.
     """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")

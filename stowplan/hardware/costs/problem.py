@@ -14,6 +14,8 @@ from stowplan.hardware.targets import Target
 from stowplan.log import bounded
 from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Problem, Stalls, Step, Table, Tensor, Use
 
+#: The cost models: the roofline model; a compiler's estimates of two modules (table); measured latencies; and a latency table
+#: by signatures of instructions with a learned prediction.
 CostModel = Literal["roofline", "table", "measured", "signatures"]
 
 #: Latency of one run of a step: the maximum of some affine pieces, or a table.
@@ -48,11 +50,11 @@ def make_problem(
     capacity
         Bytes of fast memory; None for the target's capacity.
     stalls
-        Whether the program may wait for copies; None for the target's default.
+        Whether the program may wait for copies, ``"allowed"`` or ``"forbidden"``; None for the target's default.
     alias_rule
         Which properties values that share storage must have in common; see ``docs/reference/memory-mapping.md``.
     cycles, measurements, signatures
-        Data of the cost models.
+        Data of the cost models. Only the data of the chosen model are used.
     name
         Name of the problem; None for the program's name.
 
@@ -66,7 +68,8 @@ def make_problem(
     UsageError
         The cost model is unknown, or its data are missing.
     InputError
-        The program breaks a rule of memory-mapping problems.
+        The program breaks a rule of memory-mapping problems, the data of the cost model are for another program, or the
+        capacity is less than 1.
     """
     data_of_model: dict[str, CycleTable | Measurements | SignatureCosts | None] = {
         "table": cycles,
@@ -130,6 +133,8 @@ def _latency_of(
     ------
     UsageError
         The cost model is unknown, or its data are missing.
+    InputError
+        There are measurements of a step that the program does not have.
     """
     if model not in get_args(CostModel):
         raise UsageError(f"found cost model {model!r}, expected one of {', '.join(get_args(CostModel))}")

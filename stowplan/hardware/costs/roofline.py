@@ -75,7 +75,7 @@ def roofline_pieces(step: ProgramStep, target: Target) -> tuple[Piece, ...]:
 
 
 def traffic_ps(step: ProgramStep, target: Target) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Two lists [uses]: the time of each use of a step in ps if it is served from slow memory, and from fast memory."""
+    """Two tuples with an entry for each use of a step: its time in ps from slow memory, and its time in ps from fast memory."""
     speed = target.roofline
     slow = speed.slow_read_bandwidth, speed.slow_write_bandwidth
     fast = speed.fast_read_bandwidth, speed.fast_write_bandwidth
@@ -88,8 +88,9 @@ def traffic_ps(step: ProgramStep, target: Target) -> tuple[tuple[int, ...], tupl
 def table_pieces(step: ProgramStep, estimate: StepCycles, target: Target) -> tuple[Piece, ...]:
     """The latency of one run of a step by the table model, as the maximum of affine functions of its uses, in picoseconds.
 
-    It is equal to the compiler's two estimates for the uses to which they belong. If the compiler's plan leaves all uses of the
-    step in slow memory, only the estimate for slow memory is used.
+    For the two choices of fast uses that the compiler has estimated, the latency is equal to the estimate. If there is no
+    second estimate, or if the compiler's plan leaves all uses of the step in slow memory, only the estimate for slow memory is
+    used.
     """
     slow_ps = target.cycles_ps(estimate.slow)
     in_plan = [(use.tensor, use.is_output) in estimate.fast for use in step.uses]
@@ -116,16 +117,22 @@ def table_pieces(step: ProgramStep, estimate: StepCycles, target: Target) -> tup
 def _savings(
     step: ProgramStep, in_plan: Sequence[bool], saved_ps: int, target: Target, scale: tuple[int, int], has_plan_estimate: bool
 ) -> list[int]:
-    """[uses] the saving in ps of each use if it is served from fast memory instead of slow memory.
+    """For each use, the time in ps that it saves if it is served from fast memory instead of slow memory; negative if it costs
+    time.
 
     Parameters
     ----------
+    step
+        The step.
     in_plan
-        [uses] Whether the compiler's plan serves each use from fast memory.
+        For each use, whether the compiler's plan serves it from fast memory.
     saved_ps
         The saving of the compiler's plan, to which the savings of its fast uses add up.
+    target
+        The machine, with the speeds of the roofline model.
     scale
-        A fraction, the estimated latency over the modelled latency. Modelled savings are scaled by at most this.
+        A fraction, as numerator and denominator: the estimated latency over the modelled latency. Modelled savings are scaled
+        by at most this.
     has_plan_estimate
         Whether there is an estimate for the compiler's plan.
     """

@@ -1,7 +1,8 @@
 """Turns an affine program into a bank-mapping problem: bank rules of operators become layouts of tensors.
 
 If a dimension of a tensor is spread over the banks, the element with index ``i`` in this dimension is in bank ``i mod banks``.
-The *layout* of a tensor says which dimension is spread, or that none is. A bank rule may require that dimension ``v`` of an
+The *layout* of a tensor says which dimension is spread, or that none is. The *bank rule* of an operator is a list of *options*,
+each of which says which dimensions of its operands and outputs are spread. An option may require that dimension ``v`` of an
 operand is spread, as the operator sees the operand. In the operator's access to a tensor, this dimension is loop ``v``. There
 are three cases:
 
@@ -48,14 +49,14 @@ class MappedProgram:
     problem: Problem
     """The problem, whose large tensors are split into tiles."""
     accesses: tuple[tuple[Access, ...], ...]
-    """[statements] the reads of each statement, in the order of its operator's ``reads``."""
+    """The reads of each statement, in the order of its operator's ``reads``."""
     views: dict[tuple[str, int], tuple[Load, int]]
     """The load whose values each view holds, and the loop that is spread, by the name of the tensor and the number of the
     view."""
     names: tuple[str, ...]
-    """[tensors of the problem] name of the program's tensor of which the tensor is the whole or a tile."""
+    """For each tensor of the problem, the name of the program's tensor of which it is the whole or a tile."""
     tiles: tuple[Tile, ...]
-    """[tensors of the problem] the part of the program's tensor that the tensor is."""
+    """For each tensor of the problem, the part of the program's tensor that it is."""
 
 
 def build_problem(program: Program, target: BankTarget, *, capacity: int | None = None) -> MappedProgram:
@@ -73,7 +74,9 @@ def build_problem(program: Program, target: BankTarget, *, capacity: int | None 
     Raises
     ------
     InputError
-        An operator has no option for its bank rule, or the capacity is smaller than the target's stream buffer.
+        An operator has no option, or the capacity is smaller than the target's stream buffer.
+    TimeLimitError
+        The time limit for reading inputs is over.
     """
     return _ProblemBuilder(program, target, capacity).build()
 
@@ -141,7 +144,7 @@ class _ProblemBuilder:
         return MappedProgram(self._program, tiled.problem, tuple(accesses), views_of, names, tiled.tiles)
 
     def _operator(self, statement: Statement) -> tuple[Operator, tuple[Access, ...]]:
-        """The operator of a statement, and its reads."""
+        """The operator of a statement, and its reads; raises InputError if the statement has no option."""
         reads = tuple(Access(number, name) for number, load in enumerate(statement.loads) for name in load.tensors)
         options: dict[tuple[int, ...], None] = {}
         for option in self._options(statement):

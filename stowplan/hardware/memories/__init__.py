@@ -11,6 +11,7 @@ import msgspec
 from stowplan.errors import InputError
 from stowplan.hardware.targets.toml_files import Bytes, TargetFiles, is_path
 
+#: Values of the fields ``format`` and ``version`` of target files.
 FORMAT, VERSION = "stowplan.memory_target", 1
 
 
@@ -65,14 +66,16 @@ load_target, target_names = _FILES.load, _FILES.names
 
 
 def is_memory_target(name_or_path: object) -> bool:
-    """Whether a target, given by name or path, is a device with banks; False if the file cannot be read."""
+    """Whether a target, given by name or path, is a device with banks; False for None, and if the file cannot be read.
+
+    A file that mentions the format of such devices counts as one even if it is not valid, so that loading it reports the fault.
+    """
     target = str(name_or_path or "")
     if not is_path(target):
         return target in target_names()
     try:
         load_target(target)
     except InputError as error:
-        # A file that states this format counts as such a device despite other errors, so that the user sees these errors.
         return error.place != "format" and _mentions_format(target)
     return True
 

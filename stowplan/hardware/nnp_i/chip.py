@@ -1,7 +1,8 @@
 """The simulated chip with which learned policies are trained: it returns a reward for every proposed memory map.
 
 A proposal is first rectified (:mod:`stowplan.hardware.nnp_i.compiler`). *Epsilon* is the fraction of all bytes whose tier the
-rectification changed. If it is 0, one inference runs and is measured.
+rectification changed. If it is 0, one inference runs and is measured. A *memory map* assigns a tier to the weights and to the
+output of every layer; tiers are numbers from 0, the slowest one. Shapes of arrays are in brackets: ``[K, N, 2]``.
 
 Source: Khadka et al., ICLR 2021, algorithm 1.
 """
@@ -40,7 +41,8 @@ class Evaluation:
     reward: float
     """``REWARD_SCALE`` times the measured speedup; if the proposal had to be rectified, ``REWARD_SCALE`` times ``-epsilon``."""
     speedup: float
-    """Measured speedup over the compiler's memory map; 0 if the proposal had to be rectified, as in the paper."""
+    """Measured speedup over the compiler's memory map, which is the compiler's latency over the measured duration; 0 if the
+    proposal had to be rectified, as in the paper."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +114,7 @@ class Chip:
         Parameters
         ----------
         weight_tiers, output_tiers
-            The proposed tiers of each layer, ``[layers]``.
+            The proposed tier of each layer's weights, and of its output.
 
         Raises
         ------

@@ -1,4 +1,9 @@
-"""Rectification and latencies of many memory maps at once, compiled with numba."""
+"""Rectification and latencies of many memory maps at once, compiled with numba.
+
+A *memory map* assigns a tier to the weights and to the output of every layer of a network. To *rectify* one that exceeds the
+capacity of a tier means to change it by simple rules to one that can be executed. Tiers are numbers from 0, the slowest one.
+Shapes of arrays are in brackets: ``[n, T]`` has a row for each of n layers, and a column for each of T tiers.
+"""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ cannot be executed, because it exceeds the capacity of a tier, is *rectified*: s
 executed (algorithm 1 of the paper, lines 6 and 7).
 
 If tiers are *address spaces*, every tensor also gets an offset in its tier; otherwise only the bytes in a tier are counted.
+Tiers are numbers from 0, the slowest one. Step ``i`` is the execution of layer ``i``.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ class Occupancy:
     def __init__(self, problem: Problem):
         self._problem = problem
         self._used = np.zeros((len(problem.tiers), len(problem.layers)), np.int64)
-        """[tiers, steps] occupied bytes."""
+        """Occupied bytes, in an array with a row for each tier and a column for each step."""
         self._spaces = [FirstFit(tier.capacity) for tier in problem.tiers]
-        """[tiers] occupied ranges of addresses, which are used only if tiers are address spaces."""
+        """The occupied ranges of addresses of each tier, which are used only if tiers are address spaces."""
         self.weights = [0] * len(problem.tiers)
-        """[tiers] bytes of weights so far."""
+        """Bytes of weights in each tier so far."""
 
     def free(self, tier: int, first: int, last: int) -> int:
         """Bytes that are free in a tier at every step from ``first`` to ``last`` (inclusive)."""
@@ -57,6 +58,8 @@ class Occupancy:
         return offset
 
 
+#: The next three fractions are chosen by hand, as the rules of a compiler are.
+#:
 #: The weights of a layer prefer a tier only if they need at most this fraction of it, since they occupy it during the whole
 #: inference.
 WEIGHT_PART = 1 / 8
@@ -69,7 +72,8 @@ SINGLE_USE_PART = 0.25
 class MemoryMap(NamedTuple):
     """The tiers of the weights and the output of each layer, and offsets in them if tiers are address spaces.
 
-    All fields have shape ``[layers]``. Entries for weights of 0 bytes are 0. Offsets are empty if tiers are no address spaces.
+    All fields have an entry for each layer, which is 0 for weights of 0 bytes. Offsets are empty if tiers are no address
+    spaces.
     """
 
     weight_tiers: tuple[int, ...]
@@ -121,13 +125,14 @@ def compiler_plan(problem: Problem) -> Plan | None:
 
 
 def plan_of(problem: Problem, memory_map: MemoryMap) -> Plan:
-    """The plan of a memory map that can be executed."""
+    """The plan of a memory map that can be executed; its objective is the latency in ps."""
     latency = latency_ps(problem, memory_map.weight_tiers, memory_map.output_tiers)
     return Plan(problem=problem.digest, objective=latency, **memory_map._asdict())
 
 
 def spill_order(preferred: int, tiers: int) -> list[int]:
-    """The preferred tier, followed by slower tiers in descending speed, and then by faster tiers in ascending speed."""
+    """The order in which tiers are tried: the preferred tier, then slower tiers in descending speed, and then faster tiers in
+    ascending speed. ``tiers`` is the number of tiers."""
     return [*range(preferred, -1, -1), *range(preferred + 1, tiers)]
 
 
@@ -170,7 +175,7 @@ class Placer:
         return tier
 
     def output(self, number: int, order: Iterable[int]) -> int:
-        """Places the output of a layer in the same way as :meth:`weights`."""
+        """Places the output of a layer in the same way as :meth:`weights`, for the steps from its layer to its last reader."""
         size = self._problem.layers[number].output_bytes
         return self._place(1, number, size, (number, self._problem.last_use[number]), order)
 
@@ -226,7 +231,7 @@ class Rectifier:
         Parameters
         ----------
         weight_tiers, output_tiers
-            The proposed tiers of each layer, ``[layers]``.
+            The proposed tier of each layer's weights, and of its output.
 
         Returns
         -------

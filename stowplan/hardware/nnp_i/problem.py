@@ -42,10 +42,11 @@ FEATURES = (
 
 
 def node_features(network: Network, precision: Precision) -> tuple[tuple[int, ...], ...]:
-    """The features of all layers, ``[layers][19]``, without scaling.
+    """The features of all layers, without scaling: a row for each layer, in the order of :data:`FEATURES`.
 
     Sizes of feature maps are in elements, and sizes of weights in bytes. ``n_w_left`` is the size of the weights of the layer
-    and all later ones; ``n_ops_left`` is the number of later layers.
+    and all later ones; ``n_ops_left`` is the number of later layers. ``op_id`` is the position of the operation in
+    :data:`stowplan.hardware.network.OPS`.
     """
     width = ELEMENT_BYTES[precision]
     rows: list[tuple[int, ...]] = []
@@ -142,9 +143,10 @@ IntArray = npt.NDArray[np.int64]
 
 
 def layers_ps(problem: Problem, weight_tiers: Sequence[int], output_tiers: Sequence[int]) -> IntArray:
-    """``[layers]`` the latency of every layer in ps for a memory map, given by the tiers of each layer's weights and output.
+    """The latency of every layer in ps for a memory map, which is given by the tier of each layer's weights and output.
 
-    A layer takes the time of its computation or of its memory traffic, whichever is longer, plus its overhead.
+    A layer takes the time of its computation or of its memory traffic, whichever is longer, plus its overhead. Inputs of the
+    network are read from tier 0, the slowest one.
     """
     tiers, latencies = problem.tiers, []
     for number, layer in enumerate(problem.layers):

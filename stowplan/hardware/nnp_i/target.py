@@ -88,7 +88,8 @@ class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
         return self.compute[precision]
 
     def compute_ps(self, layer: Layer, precision: Precision) -> int:
-        """The computation time of a layer in ps, without memory traffic; raises InputError if the precision has no speeds."""
+        """The computation time of a layer in ps, without memory traffic; 0 if the layer only moves data. Raises InputError if
+        the target has no speeds for the precision."""
         speed = self.speed(precision)
         if layer.macs:
             return duration_ps(2 * layer.macs, speed.matrix)

@@ -6,7 +6,8 @@ links, which take a fixed number of clocks, or over the *asynchronous fabric*, w
 after a number of clocks that may vary.
 
 A *synchronous flow* is a set of instructions that run in lockstep. A *thread* is one iteration of a flow. A *launch* is the
-start of a thread.
+start of a thread. Latencies of the asynchronous fabric are *nominal*: plans are computed as if they were exact. A *memory
+interface* is a place at which the fabric passes requests of loads and stores to memory.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     initial: float = 0.0
     """Value of the operand in the first ``skip`` iterations."""
     address: int = 0
-    """First word in the tile's memory, for the ports ``memory`` and ``received``."""
+    """Address of the first word in the tile's memory, for the ports ``memory`` and ``received``."""
     constant: float = 0.0
     """Value of the operand for the port ``constant``."""
     is_counted: bool = False
@@ -68,7 +69,7 @@ class Flow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_default
     interval."""
 
     launch: int
-    """Clock of the first launch at nominal latencies."""
+    """Clock of the first launch at nominal latencies, counted from the start of iteration 0."""
     needs: tuple[Words, ...] = ()
     """Values from the asynchronous fabric that must have arrived before a thread is launched."""
     fills: tuple[Words, ...] = ()
@@ -154,7 +155,7 @@ class Tile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     instructions: tuple[Entry, ...]
     """The instruction RAM."""
     spokes: tuple[Spoke, ...]
-    """[ii] The spoke RAM: the entry of each slot."""
+    """The spoke RAM: the entry of each slot."""
     memory: tuple[Held, ...]
     """The variables in the tile's memory."""
     received: tuple[Received, ...] = ()
@@ -222,7 +223,7 @@ def _describe(source: Input, tile: Tile) -> str:
 
 
 def configure(problem: Problem, plan: Plan) -> Configuration:
-    """Creates the tables that program a machine according to a valid plan."""
+    """Creates the tables that program a machine according to a plan. The plan must be valid, which is not checked."""
     machine, ii, flow = problem.machine, plan.ii, problem.flows
     names = [link.name for link in machine.links]
     words = _received(problem, plan)

@@ -1,7 +1,7 @@
-"""Machines by name, and functions that describe the Streaming Engine, grids of any size, and arrays of other mappers.
+"""Machines by name, and functions that describe them: the Streaming Engine, grids of any size, and the arrays of two mappers.
 
 A machine (:class:`~stowplan.models.modulo_scheduling.machine.Machine`) is a grid of equal tiles with links between them. A
-*mapper* is a compiler for such arrays.
+*mapper* is a compiler for such arrays; the two are SAT-MapIt and Morpher, which are published with their code.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ def streaming_engine(tiles: int = 16, latency: int = 3) -> Machine:
     """Describes the Streaming Engine: a column of tiles with links to the tiles one and two positions above and below.
 
     Source: "Reinforcement learning approach for mapping applications to dataflow-based coarse-grained reconfigurable array"
-    (arXiv 2205.13675), section 2. The paper does not state the depths of instruction and spoke RAM, nor the latencies of the
-    asynchronous fabric; those of the machine are assumptions.
+    (arXiv 2205.13675), section 2. The paper does not state the sizes of a tile's *instruction RAM*, which has its instructions,
+    and of its *spoke RAM*, which says which of them the tile executes in each slot. It does not state the latencies of the
+    *asynchronous fabric* either, the network that carries values from any tile to any other and to memory. The numbers of this
+    machine are assumptions.
 
     Parameters
     ----------
@@ -84,8 +86,9 @@ def satmapit(rows: int, columns: int) -> Machine:
 def _morpher(name: str, hops: int) -> Machine:
     """A 4 x 4 grid of Morpher in which a value crosses up to ``hops`` tiles in a clock, with memory in the first column.
 
-    Every tile has a link to every other tile, which takes as many clocks as the distance requires; the first of them is the
-    clock in which the value is read. Wires that two values would share on their routes are not modelled, and neither are the
+    Every tile has a link to every other tile. A value needs ``ceil(distance / hops)`` clocks for the way, where the distance is
+    the number of rows plus the number of columns. The clock in which the consumer reads the value is one of them, so the link
+    itself takes one clock less. Wires that two values would share on their routes are not modelled, and neither are the
     registers in which values wait.
     """
     side = range(-3, 4)
@@ -130,7 +133,7 @@ _NAMED: dict[str, Callable[[], Machine]] = {
     "hycube-4x4": hycube,
 }
 
-#: Long names of machines, which are accepted as input everywhere, with the short names, which are the only ones in output.
+#: The short name for each long name of a machine. Input may have long names everywhere; the name in a machine is the short one.
 _LONG_NAMES = {"streaming-engine": "se", "streaming-engine-latency-4": "se-latency-4"}
 
 
@@ -141,7 +144,7 @@ _FILES = TargetFiles(
 machine_names = _FILES.names
 
 
-#: Descriptions of machines of other mappers.
+#: Descriptions of the machines of the mapper Morpher.
 _FOREIGN = {
     "adres-4x4": "mesh of the mapper Morpher, after ADRES: a value crosses one tile per clock; loads and stores are in the "
     "first column",

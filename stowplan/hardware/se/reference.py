@@ -73,7 +73,8 @@ def generic_operation(name: str) -> str:
 
 
 def compute(op: str, operands: Sequence[Lanes], lanes: int) -> Lanes:
-    """The result of an operation, which may be generic; operands and result have shape ``[lanes]``."""
+    """The result of an operation, which may be generic; operands and result have shape ``[lanes]``. Raises ValueError for an
+    operation that is neither generic nor in :data:`OPERATIONS`."""
     exact = _EXACT.get(op)
     with np.errstate(all="ignore"):
         if exact is not None and exact[0] == len(operands):
@@ -105,12 +106,12 @@ def make_data(problem: Problem, iterations: int, lanes: int = 4, seed: int = 0) 
 
 
 def check_data(problem: Problem, data: Mapping[str, Lanes], iterations: int) -> int:
-    """Checks data for all variables, and returns the number of lanes.
+    """Checks data for all variables, and returns the number of lanes, which is 1 if there are no data.
 
     Raises
     ------
     UsageError
-        A variable has no data, or data of a wrong shape.
+        A variable has no data, or data of a wrong shape or of another number of lanes.
     """
     lanes = {np.shape(values)[-1] for values in data.values() if np.ndim(values)} or {1}
     if len(lanes) != 1:

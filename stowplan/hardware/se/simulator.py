@@ -1,9 +1,12 @@
 """Simulates configured tiles clock by clock, with numbers. The simulation uses the tables only, not the problem or the plan.
 
 The tables and their terms are those of :mod:`stowplan.hardware.se.configuration`. Values are messages. In each clock, a tile
-reads one entry of its spoke RAM, and issues the instruction of the entry if there is a message at the instruction's master
-input. The asynchronous fabric writes messages to tile memories; a flow waits for these messages before it launches its next
-thread. An error in the tables results in a missing message, two values on one link in the same clock, or a wrong number.
+reads one entry of its *spoke RAM*, which says what the tile does in this slot. It issues the instruction of the entry if there
+is a message at the instruction's *master input*, the input whose messages start it. The *asynchronous fabric*, a network
+without a fixed latency, writes messages to tile memories. A *flow* is a set of instructions that run in lockstep; it waits for
+these messages before it launches its next *thread*, which is one iteration of the flow. An error in the tables results in a
+missing message, two values on one link in the same clock, or a wrong number. A *lane* processes independent data: each value is
+an array with a number for each lane.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ class Fabric:
         return bool(self._in_flight)
 
     def send(self, clock: int, words: Words, value: Lanes, thread: int) -> None:
-        """Sends a result to the memory of another tile, unless no iteration will read it."""
+        """Sends the result of a thread to ``words`` in the memory of another tile, unless no iteration will read it."""
         if not self._readers(words, thread):
             return
         arrives = clock + self._clocks_of(self._latency)
@@ -227,8 +230,11 @@ def simulate(
     Raises
     ------
     VerificationError
-        Two values are on one link in the same clock, a memory interface has more requests than ports, an operand or a reserved
-        word is missing, or the iterations never end.
+        Two values are on one link or two results leave a tile in the same clock, a link leads out of the grid, a memory
+        interface has more requests than ports or does not serve the tile, an operand or a reserved word is missing, or the
+        iterations never end.
+    KeyError
+        ``data`` lacks a variable that an instruction reads.
     """
     lanes = max((np.shape(values)[-1] for values in data.values()), default=1)
     fabric = Fabric(configuration, iterations, clocks_of)

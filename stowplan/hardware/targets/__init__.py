@@ -83,7 +83,8 @@ class Roofline(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Fixed part of the duration of every step."""
 
 
-#: Names of compiler settings (*knobs*) that change XLA's memory-space assignment on some chips, and have no effect on others.
+#: Names of compiler settings (*knobs*) that change XLA's memory-space assignment, the pass that decides which tensors are in
+#: fast memory, on some chips. On other chips they have no effect.
 KnobName = Literal["order", "preload", "overlap", "eagerness", "capacity", "slices"]
 
 #: Names of compiler flags that change the program before XLA's memory-space assignment.
@@ -103,14 +104,14 @@ class XlaChip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fast_space: int
     """Number ``n`` of the memory space of fast memory in layouts, as in ``S(n)``."""
     steers: tuple[KnobName, ...]
-    """Knobs that are known to change the memory-space assignment; the others are not tried."""
+    """Knobs that are known to change the memory-space assignment of programs for this chip; other knobs are not tried."""
     flags: tuple[FlagName, ...] = ()
-    """Flags that are known to change programs and may make them faster."""
+    """Flags that are known to change programs for this chip and may make them faster; other flags are not tried."""
     harm: bool = False
     """Whether fast memory makes some instructions slower, so that a compilation with all data in slow memory is worth a try."""
     predictor: PredictorName | None = None
-    """Predictor of cycles for patterns of memories that no compiled module has; None for that of TPU v4 or v5e, depending on
-    the fast memory."""
+    """Predictor of cycles for choices of memories that no compiled module has (:mod:`stowplan.hardware.costs.signatures`). None
+    means that of TPU v4 if the fast memory is CMEM, and that of TPU v5e if it is VMEM."""
     scoped: Bytes | None = None
     """The part of the fast memory that kernels reserve for their own data by default (XLA's scoped memory limit), on chips on
     which kernels use the same memory. The target's capacity is the remaining part."""

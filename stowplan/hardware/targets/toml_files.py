@@ -110,8 +110,8 @@ T = TypeVar("T")
 
 
 def is_path(name_or_path: str | Path) -> bool:
-    """Whether this is a path and not a name: it is a :class:`~pathlib.Path`, ends in ``.toml`` or ``.json``, or contains a path
-    separator."""
+    """Whether ``name_or_path`` is a path and not a name: it is a :class:`~pathlib.Path`, ends in ``.toml`` or ``.json``, or
+    contains a path separator. The file need not exist."""
     if isinstance(name_or_path, Path):
         return True
     return name_or_path.endswith((".toml", ".json")) or "/" in name_or_path or "\\" in name_or_path
@@ -142,6 +142,8 @@ def template_kinds() -> tuple[str, ...]:
 
 def template(kind: str) -> str:
     """The text of a target file with every field and comments, from which users make their own files.
+
+    ``kind`` is one of :func:`template_kinds`, where underscores may stand for hyphens.
 
     Raises
     ------

@@ -32,7 +32,8 @@ def as_text(
 ) -> str:
     """The memory map and the copy channel as text; time runs to the right, offsets upwards.
 
-    Each tensor has a letter; ``>`` marks copies in, ``<`` copies out, and ``^`` step ``now``.
+    Each tensor has a letter, which repeats after 52 tensors; ``>`` marks copies in, ``<`` copies out, and ``^`` step ``now``.
+    The map has ``rows`` lines of at most ``columns`` characters.
     """
     if 0 < problem.horizon < columns:
         # Every step gets the same whole number of characters.

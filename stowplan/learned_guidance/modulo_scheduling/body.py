@@ -62,7 +62,7 @@ class Body:
         self._tables_at: dict[int, Tables] = {}
 
     def tables_at(self, ii: int) -> Tables:
-        """Return the tables with the entries that depend on the interval."""
+        """Return the tables with the entries that depend on the initiation interval ``ii``; they are cached."""
         if ii not in self._tables_at:
             fits = self.tables.fits.copy()
             for source, target, distance, clocks in self.structure.precedences:
@@ -74,7 +74,8 @@ class Body:
         return self._tables_at[ii]
 
     def ahead(self, ii: int) -> Ahead:
-        """Return the constraints of recurrences that are partly placed. They are empty if an interval is too short for one."""
+        """Return the constraints of recurrences that are partly placed, at the initiation interval ``ii``; they are cached.
+        They are empty if there is no recurrence, or if the interval is too short for one."""
         if ii not in self._aheads:
             structure = self.structure
             constraints = self.no_ahead
@@ -213,6 +214,6 @@ def recurrence_paths(structure: Structure, ii: int) -> tuple[Ints, Ints]:
 
 
 def least_clocks(structure: Structure) -> Ints:
-    """Return the least clocks [T, T] between tiles over any number of links."""
+    """Return the least clocks [T, T] between tiles over any number of links; :data:`MOST_CLOCKS` if no links connect them."""
     ways = structure.problem.machine.any_links
     return np.array([[MOST_CLOCKS if clocks is None else clocks for clocks in row] for row in ways], np.int64)

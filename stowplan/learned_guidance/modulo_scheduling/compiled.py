@@ -1,9 +1,10 @@
 """Compiled steps of a partial mapping: compute the legal places of an instruction, and place it.
 
 The time of a placed instruction is slot + II * turn, where II is the initiation interval. Its tile and slot are known, so the
-turn is the unknown. Each edge between two placed instructions, and each limit on a time, is a difference constraint
-``turn[v] - turn[u] >= weight``. Times exist if and only if no cycle of constraints has a weight above 0. ``longest`` holds the
-heaviest path between each two placed instructions, so that a further place can be checked, and added, directly.
+*turn*, a number of whole intervals, is the unknown. Each edge between two placed instructions, and each limit on a time, is a
+difference constraint ``turn[v] - turn[u] >= weight``. Times exist if and only if no cycle of constraints has a weight above 0.
+``longest`` holds the heaviest path between each two placed instructions, so that a further place can be checked, and added,
+directly.
 """
 
 from __future__ import annotations
@@ -256,7 +257,12 @@ def legal_places(
     mask: Bools2D,
     ready: Ints,
 ) -> int:
-    """Compute ``mask`` [T, II] and ``ready`` [T] (-1 for an excluded tile) of an instruction; return the number of places."""
+    """Compute the legal places ``mask`` [T, II] of an instruction, and ``ready`` [T], the earliest clock at which its operands
+    have arrived on each tile (-1 for an excluded tile); return the number of legal places.
+
+    ``slots`` and ``room`` are the numbers of instructions, and of words of variables, that each tile can hold. ``max_delay`` is
+    the number of clocks that a value may wait for its consumer.
+    """
     tiles = tables.hops.shape[0]
     group = tables.group[number]
     first, last = tables.first_edge[number], tables.first_edge[number + 1]
@@ -365,7 +371,7 @@ def place_instruction(
 
 @njit
 def set_group_tile(tables: Tables, state: State, group: int, tile: int) -> None:
-    """Set the tile of a group."""
+    """Set the tile of a group, and exclude the tiles that other groups can then no longer be on."""
     groups, tiles = state.open_tiles.shape
     state.group_tile[group] = tile
     state.load[tile] += tables.size[group]

@@ -27,7 +27,8 @@ Shaping = Literal["none", "placed"]
 #: Iterations whose cycles the reward counts.
 ITERATIONS = 16
 
-#: Reward of an illegal placement, or of one after which no place is legal. The best mapping earns at most -1.
+#: Reward of an illegal placement, or of one after which no place is legal. It is less than that of nearly all complete
+#: mappings: the best one earns at most -1.
 FAILURE = -3.0
 
 #: The action space allows intervals up to this much above the lower bound, unless limits are given.
@@ -71,7 +72,10 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
     Raises
     ------
     InputError
-        If a problem has no instructions, cannot be mapped, or is larger than the spaces, or if an option is unknown.
+        If a problem has no instructions, cannot be mapped, or is larger than the spaces, if an option is unknown, or if a
+        function draws the problems and there are no ``limits``.
+    UsageError
+        If ``ii`` or ``iterations`` is not a whole number of at least 1.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012 (Gymnasium's own way)
@@ -135,7 +139,8 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         return self.mapping.problem
 
     def action_masks(self) -> npt.NDArray[np.bool_]:
-        """Return the legal actions [tiles * slots]. sb3-contrib calls a method of this name."""
+        """Return the legal actions [tiles * slots]; raise ResetNeeded before the first episode. sb3-contrib calls a method of
+        this name."""
         mapping, limits = self.mapping, self.limits
         legal = np.zeros((limits.tiles, limits.slots), bool)
         mask = mapping.mask()
@@ -157,6 +162,8 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         ------
         InputError
             If an option is unknown or has no valid value, or if no instruction can be placed.
+        UsageError
+            If the option ``ii`` is not a whole number of at least 1.
         """
         super().reset(seed=seed)
         if seed is not None:
@@ -233,11 +240,13 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
         return self._observation(), reward, self._ended, False, info
 
     def plan(self) -> Plan:
-        """Return the plan of the complete mapping; raise ValueError if it is not complete."""
+        """Return the plan of the complete mapping; raise ValueError if it is not complete, or if its values from the
+        asynchronous fabric do not fit into the memories of tiles, and ResetNeeded before the first episode."""
         return self.mapping.plan()
 
     def render(self) -> str | None:
-        """Return a table of the instructions on tiles and slots; None without ``render_mode``."""
+        """Return a table of the instructions on tiles and slots; None without ``render_mode``. Raise ResetNeeded before the
+        first episode."""
         mapping = self.mapping
         if self.render_mode != "ansi":
             return None

@@ -36,7 +36,9 @@ def allocate_work(groups: int, tiles: int) -> Work:
 def look_ahead(tables: Tables, state: State, group: int, slots: int, room: int, mask: Bools2D, work: Work) -> int:
     """Remove from ``mask`` the tiles that leave another group without a tile; return the number of remaining places.
 
-    ``state.open_tiles`` keeps the consequences of the placed groups.
+    ``mask`` has the legal places [T, II] of an instruction of ``group``. ``slots`` and ``room`` are the numbers of
+    instructions, and of words of variables, that each tile can hold. ``state.open_tiles`` keeps the consequences of the placed
+    groups.
     """
     groups, tiles = state.open_tiles.shape
     open_tiles = state.open_tiles

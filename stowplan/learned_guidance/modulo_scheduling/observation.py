@@ -28,14 +28,21 @@ Bools = npt.NDArray[np.bool_]
 
 #: Columns of a tile. *Relatives* are the node's neighbours over edges, and instructions that must be on other tiles than it.
 #:
-#: - ``legal`` to ``used``: whether a slot is legal, occupied parts of slots and words, position in the grid, number of links,
-#:   whether the tile is used
-#: - ``ready`` to ``wait``: arrival of the operands and first legal issue, relative to the earliest tile, in latencies and in
-#:   intervals; and the time between the two
-#: - ``free_0`` to ``free_4``: free slots on the tile, and on all tiles within 1, 2 and 4 links
-#: - ``clocks`` to ``steps_far``: clocks of links to placed relatives; links to placed nodes that are 1, 2, 3 or more edges away
-#: - ``slack`` to ``tight``: clocks that recurrences leave; placed nodes that are farther away in links than in edges, or as far
-#: - ``least_left`` to ``mean_left``: tiles that would be left to relatives that are not placed
+#: - ``legal`` to ``used``: whether a slot of the tile is legal, the occupied parts of its slots and of its words of memory, its
+#:   position in the grid, its number of links, and whether an instruction is on it
+#: - ``ready`` to ``wait``: the time at which the operands arrive (``ready``) and the first legal issue (``issue``), both minus
+#:   the smallest such time of a tile with a legal slot. They are divided by twice the latency, and in the columns that end in
+#:   ``_ii`` by the II. ``wait`` is the time from the first to the second, divided by the II.
+#: - ``free_0`` to ``free_4``: whether a slot of the tile is free, and the free part of the slots of all tiles within 1, 2 and 4
+#:   links
+#: - ``clocks``: the clocks that values take over links to and from placed relatives, in total
+#: - ``steps_1`` to ``steps_far``: the mean number of links to placed nodes at a distance of 1, 2, 3, and more than 3 edges from
+#:   the node. In ``steps_far``, the number of links to each of them is first divided by its distance plus 1.
+#: - ``slack``: the array ``slack`` of :func:`observe`, in latencies
+#: - ``overreach`` and ``tight``: weighted numbers of placed nodes that are more links away from the tile than edges from the
+#:   node (``overreach``), or exactly as many (``tight``)
+#: - ``least_left`` to ``mean_left``: numbers of tiles that would be left to relatives that are not placed: the smallest, how
+#:   many relatives would have no tile left and one tile left, and the mean
 TILE_COLUMNS = (
     "legal", "load", "words", "row", "off_centre", "degree", "used",
     "ready", "ready_ii", "issue", "issue_ii", "wait",
@@ -45,7 +52,8 @@ TILE_COLUMNS = (
 )  # fmt: skip
 TILE_FEATURES = len(TILE_COLUMNS)
 
-#: Slack of an instruction outside recurrences.
+#: Slack that stands for no limit: the node is on no recurrence, no other instruction of its recurrence is placed, or the tile
+#: has no legal slot.
 ENDLESS = 1 << 20
 
 #: Columns of a node's state: whether it is placed, its issue relative to the node to place, its nearness to that node, and
@@ -101,8 +109,9 @@ def observe(mapping: Mapping, limits: Limits) -> Observation:
         ``graph`` [2] identifies the graph; ``sizes`` [4] nodes, edges, tiles, initiation interval; ``nodes`` [N, F], ``edges``
         [E, 2] (producer and consumer, then padding with -1), ``edge_features`` [E, F]; ``hops`` [T, T] clocks from tile to
         tile, -1 if there is no link; ``current`` [1] the node to place; ``placed`` [N] tiles, -1 for none; ``states`` [N, F];
-        ``tiles`` [T, F]; ``ready`` [T] earliest issue; ``slack`` [T] clocks by which recurrences allow an issue after the first
-        legal one, :data:`ENDLESS` without a recurrence; ``mask`` [T, S] legal places; ``globals`` [F].
+        ``tiles`` [T, F]; ``ready`` [T] earliest issue; ``mask`` [T, S] legal places; ``globals`` [F]. ``slack`` [T] is for the
+        recurrence of the node to place: if the node is issued on the tile more than this number of clocks after the first legal
+        time, a value reaches a placed instruction too late. Without such a limit it is :data:`ENDLESS`.
 
     Raises
     ------
@@ -210,10 +219,14 @@ def _fill(
 ) -> None:  # fmt: skip
     """Fill the columns of tiles and nodes, and columns 10 to 15 of the mapping as a whole.
 
-    The latter are: the part of the tiles with a legal slot; numbers of placed producers, placed consumers and relatives that
-    are not placed; and, over the critical path, the clocks of the longest path through the node and of the mapping so far.
+    Columns 10 to 13 are the part of the tiles that have a legal slot, and the numbers of placed producers, of placed consumers
+    and of relatives that are not placed. Column 14 is the clock at which the longest chain of values from the node ends if the
+    node is issued at the first legal time. Column 15 is the clock at which the last placed instruction ends. Both are divided
+    by the length of the critical path.
 
-    ``work`` [3 width + groups] and ``could`` [largest number of relatives, width] are work arrays.
+    Instructions of a *group* must share a tile. An entry of ``relations`` is a sum of 1 (the relative consumes the node's
+    value), 2 (it produces an operand of the node) and 4 (both must be on different tiles). ``work`` [3 width + groups] and
+    ``could`` [at least the number of the node's relatives, width] are work arrays.
     """
     count, width = len(tile), len(hops)
     slots = min(ii, most)
@@ -346,7 +359,8 @@ def _fill(
                 n_4 += 1
         row[17], row[18] = far_1 / max(n_1, 1) / 2, far_2 / max(n_2, 1) / 2
         row[19], row[20] = far_3 / max(n_3, 1) / 2, far_4 / max(n_4, 1)
-        # Clocks by which recurrences allow an issue after the first legal one, before a value arrives too late.
+        # The number of clocks by which the issue may be later than the first legal one, before a value of the node's recurrence
+        # arrives too late at a placed instruction.
         room_left = 1 << 20
         if issue[at] >= 0:
             for number in range(count):

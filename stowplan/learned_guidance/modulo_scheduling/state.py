@@ -45,7 +45,8 @@ class Mapping:
     Raises
     ------
     InputError
-        If the spoke RAM has no room for the II, if ``fixed`` breaks a rule, or as :class:`Body` raises it.
+        If the II is not between 1 and the depth of the spoke RAM, if ``fixed`` names an unknown instruction or breaks a rule,
+        or as :class:`Body` raises it.
     """
 
     def __init__(
@@ -242,7 +243,8 @@ class Player(ABC):
 
     @abstractmethod
     def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
-        """Return the function that chooses places for these mappings. It is called with some of them, or with copies."""
+        """Return the function that chooses places for these mappings. It is called with some of them, or with copies. At the
+        ``temperature`` 0 it takes the likeliest place; otherwise it draws with ``rng``."""
 
     def place(
         self,

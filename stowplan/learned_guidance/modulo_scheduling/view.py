@@ -52,7 +52,8 @@ EDGE_FEATURES = 4
 
 
 class View:
-    """Static data of a problem as arrays. Instructions are indices; the instructions of a group must share a tile.
+    """Static data of a problem with N instructions and T tiles as arrays. Instructions are indices; the instructions of a group
+    must share a tile.
 
     ``hops[from, to]`` is the clocks between two tiles, -1 if there is no link. ``steps[T, T]`` is the least number of links
     between tiles, and ``near[N, N]`` the least number of edges between instructions, in any direction, at most
@@ -241,7 +242,7 @@ def view_of(problem: Problem) -> View:
 
 @dataclass(frozen=True)
 class Limits:
-    """Sizes of padded arrays, which all problems of an environment must fit into."""
+    """Sizes of the padded arrays of an observation, which all problems of an environment must fit into."""
 
     nodes: int
     """Number of instructions."""
@@ -254,8 +255,8 @@ class Limits:
 
     @classmethod
     def of(cls, problems: list[Problem] | tuple[Problem, ...], slots: int | None = None) -> Limits:
-        """Return the smallest limits for these problems. ``slots`` is the largest II; by default, the largest one for which a
-        spoke RAM has room."""
+        """Return the smallest limits for these problems, of which there must be at least one. ``slots`` is the largest II; by
+        default, the largest one for which a spoke RAM has room."""
         views = [view_of(problem) for problem in problems]
         return cls(
             nodes=max(1, *(view.count for view in views)),

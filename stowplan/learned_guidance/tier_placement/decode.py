@@ -63,7 +63,8 @@ class Decoder:
         self._log_room = np.log(np.maximum(1.0, sizes.astype(float) * steps))
 
     def likeliest(self, probabilities: Floats) -> Plan:
-        """Place each tensor in its likeliest tier, and rectify the map like the chip's compiler. See also :meth:`filled`."""
+        """Place each tensor in its likeliest tier, and rectify the map like the chip's compiler. Take the same
+        ``probabilities`` and raise the same errors as :meth:`filled`."""
         return self._plan(self._check_probabilities(probabilities).argmax(axis=-1))
 
     def filled(self, probabilities: Floats, *, seed: int = 0, orders: int | None = None) -> Plan:
@@ -77,7 +78,7 @@ class Decoder:
         seed
             Seed of the noise.
         orders
-            Number of orders; None for as many as take a few tenths of a second, see :data:`TENSORS`.
+            Number of orders, at least 1; None for as many as take a few tenths of a second, see :data:`TENSORS`.
 
         Returns
         -------
@@ -168,6 +169,8 @@ def filled_maps(
 
     Parameters
     ----------
+    data
+        The problem with n layers and T tiers as arrays.
     readers, first_reader
         Layers that read each output: ``readers[first_reader[i] : first_reader[i + 1]]``.
     slow

@@ -29,7 +29,7 @@ _MAGNITUDE = 32.0
 
 
 def columns(features: FeatureSet, tiers: int) -> tuple[str, ...]:
-    """Return the names of the columns of a feature set for a number of tiers."""
+    """Return the names of the columns of a feature set for a number of tiers; raise UsageError if there is no such set."""
     _check(features)
     if features == "paper":
         return FEATURES
@@ -68,7 +68,7 @@ def graph_of(problem: Problem, features: FeatureSet = "paper") -> Graph:
     Raises
     ------
     InputError
-        If the problem has no node features, others than the 19 of the paper's table 1, or negative ones.
+        If the problem has no node features, another number than the 19 of the paper's table 1 for each layer, or negative ones.
     UsageError
         If there is no such feature set.
     """

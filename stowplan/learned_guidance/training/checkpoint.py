@@ -113,7 +113,8 @@ def write(path: str | Path, data: bytes) -> str:
 
 
 def save(path: str | Path, file_format: FileFormat[C], config: C, provenance: Provenance, values: dict[str, Any]) -> str:
-    """Encode plain values and tensors, and write them to a file; return its SHA-256."""
+    """Encode plain values and tensors, and write them to a file; return its SHA-256. Raise InputError if it cannot be
+    written."""
     return write(path, encoded(file_format, config, provenance, values))
 
 
@@ -150,12 +151,14 @@ def load(path: str | Path, file_format: FileFormat[C]) -> Content[C]:
 
 
 def format_of(path: str | Path) -> str:
-    """Return the name of the format of an agent's file; raise InputError if it is not such a file or is damaged."""
+    """Return the name of the format that a torch archive states; ``"None"`` if it is a dictionary without a format, and the
+    name of its type if it is no dictionary. Raise InputError if the file cannot be read, is no torch archive, or is damaged."""
     return str(_format(_read(path, "a policy")[1]))
 
 
 def provenance_of(path: str | Path) -> Provenance:
-    """Return the provenance in an agent's file of any format; raise InputError if it has none or is damaged."""
+    """Return the provenance in an agent's file of any format; raise InputError if the file cannot be read, is damaged, or has
+    no provenance."""
     try:
         return _provenance(_read(path, "a policy")[1])
     except (*DAMAGE, msgspec.MsgspecError) as error:
@@ -201,7 +204,7 @@ def load_policy(path: str | Path, file_format: PolicyFormat[C, N]) -> tuple[Cont
     Raises
     ------
     InputError
-        If the file is not a policy, is damaged, or its weights do not fit its sizes.
+        If the file cannot be read, is not a policy of this format and version, is damaged, or its weights do not fit its sizes.
     """
     content = load(path, file_format)
     try:
@@ -226,7 +229,7 @@ def pack_arrays(arrays: Sequence[NDArray[np.float32]]) -> dict[str, Tensor]:
 
 
 def unpack_arrays(packed: dict[str, Tensor]) -> list[NDArray[np.float32]]:
-    """Decode arrays that :func:`pack_arrays` encoded."""
+    """Decode arrays that :func:`pack_arrays` encoded; raise one of :data:`DAMAGE` if the tensors are not such."""
     ends = np.cumsum(packed["lengths"].numpy())
     return [part.copy() for part in np.split(packed["values"].numpy(), ends)[:-1]]
 
@@ -237,7 +240,8 @@ def pack_generator(generator: np.random.Generator) -> str:
 
 
 def unpack_generator(text: str) -> np.random.Generator:
-    """Return a generator that continues from a packed state."""
+    """Return a generator that continues from a state of :func:`pack_generator`; raise one of :data:`DAMAGE` if it is not
+    valid."""
     generator = np.random.default_rng()
     generator.bit_generator.state = json.loads(text)
     return generator

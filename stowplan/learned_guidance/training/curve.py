@@ -48,7 +48,8 @@ class CurveFile:
         files.write_atomic(self._path, _lines([self._columns, *(row for row in rows if int(row[0]) <= after)]))
 
     def append(self, row: Sequence[str]) -> None:
-        """Append a row with a string for each column, empty for unknown values."""
+        """Append a row with a string for each column, empty for unknown values; raise InputError if the file cannot be
+        written."""
         try:
             if self._open is not None:
                 os.write(self._open, _lines([row]))
@@ -151,7 +152,8 @@ def mean(values: Sequence[float]) -> float:
 
 
 def cell(value: float, form: str = ".6g") -> str:
-    """Format a number for a row: integers exactly, other numbers with ``form``, NaN as an empty string."""
+    """Format a number for a row: integers exactly, other numbers with ``form`` (as for :func:`format`), NaN as an empty
+    string."""
     return "" if math.isnan(value) else str(value) if isinstance(value, int) else format(value, form)
 
 

@@ -1,7 +1,8 @@
 """The base class of all trainers, with its files, and the run loop with limits and reports.
 
-A run is a sequence of *iterations*, which depend only on problems, configuration and seed; limits only decide when to stop. A
-checkpoint contains the complete state at the end of an iteration, so stopping and resuming do not change a bit of the results.
+A run is a sequence of *iterations*, each of which plays episodes and then updates the network. They depend only on problems,
+configuration and seed; limits only decide when to stop. A checkpoint contains the complete state at the end of an iteration, so
+stopping and resuming do not change a bit of the results. A *report* is a row of the training curve.
 """
 
 from __future__ import annotations
@@ -100,8 +101,12 @@ class BaseTrainer(ABC, Generic[C, P]):
     ----------
     problems
         Problems to learn on.
+    config
+        Configuration of the training.
     seed
-        Seed of all random numbers.
+        Seed of all random numbers; 0 or more.
+    clock
+        A monotonic clock in seconds.
 
     Raises
     ------
@@ -184,11 +189,12 @@ class BaseTrainer(ABC, Generic[C, P]):
 
     @abstractmethod
     def demonstrate(self, number: int, plan: Any) -> None:
-        """Add a plan of problem ``number`` as a demonstration; raise InputError if it is not usable."""
+        """Add a plan of the problem with this number, its position in ``problems``, as a demonstration; raise InputError if it
+        is not usable."""
 
     @abstractmethod
     def plan(self, number: int) -> Any:
-        """Return the best plan found for problem ``number``; None if there is none."""
+        """Return the best plan found for the problem with this number; None if there is none."""
 
     @abstractmethod
     def policy_values(self) -> dict[str, Any]:
@@ -213,11 +219,12 @@ class BaseTrainer(ABC, Generic[C, P]):
         )
 
     def save_policy(self, path: str | Path) -> str:
-        """Write the network as a policy file; return the SHA-256 of the file."""
+        """Write the network as a policy file; return the SHA-256 of the file. Raise InputError if it cannot be written."""
         return checkpoint.save(path, self.POLICY, self.config, self.provenance(), self.policy_values())
 
     def save(self, path: str | Path) -> str:
-        """Write a checkpoint with the state at the end of an iteration; return the SHA-256 of the file."""
+        """Write a checkpoint with the state at the end of the last complete iteration that was stored; return the SHA-256 of
+        the file. Raise InputError if it cannot be written."""
         self._store_state()
         assert self._stored_state is not None
         return checkpoint.write(path, self._stored_state)
@@ -246,6 +253,8 @@ class BaseTrainer(ABC, Generic[C, P]):
         ------
         InputError
             If the file is not a checkpoint, is damaged or of another version, or belongs to other problems.
+        UsageError
+            If a value in ``changes`` has a wrong type or is out of range.
         """
         content: checkpoint.Content[Any] = checkpoint.load(path, cls.CHECKPOINT)
         provenance = content.provenance
@@ -272,25 +281,32 @@ def run(
     save_every: float = 60.0,
     clock: Callable[[], float] = time.monotonic,
 ) -> Outcome:
-    """Train until the agent is done or a limit is reached.
+    """Train until the agent is done or a limit is reached. Errors that the functions below raise are passed on.
 
     Parameters
     ----------
+    agent
+        The trainer.
     time_limit
-        Time limit in seconds from now.
+        Time limit in seconds from now; None for no limit.
     should_stop
         Called before and within each iteration; if it returns true, training stops.
     max_reports
-        Largest number of reports of this run.
+        Largest number of reports of this run; None for no limit.
     on_progress
         Called with each report.
     save
         Writes a checkpoint. Called after reports, at most every ``save_every`` seconds, and at the end.
+    save_every
+        Least number of seconds between two checkpoints.
+    clock
+        A monotonic clock in seconds.
 
     Returns
     -------
     Outcome
-        ``"steps_done"``, ``"time_limit"`` or ``"stopped"``.
+        ``"steps_done"``: the configured training is complete. ``"time_limit"``: the time was over. ``"stopped"``:
+        ``should_stop`` returned true, or there were ``max_reports`` reports.
 
     Raises
     ------

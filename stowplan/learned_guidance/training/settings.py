@@ -23,7 +23,8 @@ H = TypeVar("H", bound="Hyperparameters")
 
 @dataclass(frozen=True)
 class Range:
-    """The closed range ``[least, most]`` of a number. It annotates the type of a field, as in ``Annotated[int, Range(1)]``."""
+    """The closed range ``[least, most]`` of a number, by default without an upper end. It annotates the type of a field, as in
+    ``Annotated[int, Range(1)]``."""
 
     least: float
     most: float = math.inf
@@ -44,18 +45,20 @@ class Hyperparameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         check(self)
 
     def changed(self, **changes: Any) -> Self:
-        """Return a copy with other values for some fields."""
+        """Return a copy with other values for some fields; raise UsageError if a value has a wrong type or is out of range, and
+        TypeError for an unknown field."""
         return msgspec.structs.replace(self, **changes)
 
     @classmethod
     def cpu(cls, **changes: Any) -> Self:
-        """Return the preset for CPUs, with some changes."""
+        """Return the preset for CPUs, with some changes, as :meth:`changed` makes them; raise KeyError if there is none."""
         preset: Self = _preset(cls, "cpu")
         return preset.changed(**changes)
 
     @classmethod
     def paper(cls, **changes: Any) -> Self:
-        """Return the preset of the agent's paper, with some changes; raise KeyError if there is none."""
+        """Return the preset of the agent's paper, with some changes, as :meth:`changed` makes them; raise KeyError if there is
+        none."""
         preset: Self = _preset(cls, "paper")
         return preset.changed(**changes)
 

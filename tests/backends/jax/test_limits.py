@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import stowplan.deadline
 from stowplan.backends.fallback import MemoryLimitError
 from stowplan.backends.jax import search as searching
+from stowplan.backends.jax.check import _difference
 from stowplan.backends.jax.graph import Graph, Node, recomputed
 from stowplan.backends.jax.policy import Policy
 from stowplan.backends.jax.report import FitReport
@@ -286,3 +289,22 @@ def test_the_least_peak_within_the_time(clock: Clock) -> None:
     assert case.compiler.previews_made == 2
     with pytest.raises(TimeLimitError):
         Case(clock, 30.0, 40.0).search.least()
+
+
+def test_a_number_that_becomes_nan_or_infinite_is_a_difference() -> None:
+    nan, inf = math.nan, math.inf
+    for found, expected, difference in (
+        ([0.0, 2.0], [0.0, 2.0], 0.0),
+        ([0.0, 3.0], [0.0, 2.0], 0.5),
+        ([nan, 3.0], [nan, 2.0], 0.5),
+        ([inf, -inf, 3.0], [inf, -inf, 2.0], 0.5),
+        ([nan, 2.0], [0.0, 2.0], inf),
+        ([0.0, 2.0], [nan, 2.0], inf),
+        ([inf, 2.0], [1.0, 2.0], inf),
+        ([inf, 2.0], [-inf, 2.0], inf),
+        ([nan], [inf], inf),
+        ([], [], 0.0),
+        (3.0, 2.0, 0.5),
+        (nan, 2.0, inf),
+    ):
+        assert _difference([np.array(found, "float32")], [np.array(expected, "float32")]) == difference, (found, expected)

@@ -15,7 +15,7 @@ from stowplan.backends.llama.calibration import Measurement
 from stowplan.backends.llama.machine import Machine
 from stowplan.backends.llama.model import LanguageModel, read_model
 from stowplan.errors import InputError, UsageError
-from tests.backends.llama.cases import DENSE, device, machine, write
+from tests.backends.llama.cases import DENSE, EXPERTS, device, machine, write
 
 HOP = 5e-5
 SPEEDS = {"CPU": (4e9, 0.5e9, 1e11, 2e-5), "CUDA0": (800e9, 400e9, 6e13, 1e-5), "CUDA1": (100e9, 90e9, 1e13, 1e-5)}
@@ -61,6 +61,24 @@ def test_speeds_are_found_again(tmp_path: Path, noise: float) -> None:
         amounts = calibration.terms_of(model, calibration._placed(model, blank, choice), choice)
         predicted = sum(amount * fitted.seconds.get(key, 0.0) for key, amount in amounts.items())
         assert abs(predicted * true.rate - 1) <= 2 * found.error, choice
+
+
+def test_a_token_reads_a_share_of_chunked_experts(tmp_path: Path) -> None:
+    # Two of sixteen experts compute each token. Files name the matrices of experts ``exps``, or ``chexps`` if they are chunked.
+    model, (blank, _) = read_model(write(EXPERTS, tmp_path)), _machine()
+    chunked = replace(
+        model,
+        layers=tuple(
+            replace(layer, tensors=tuple(each._replace(name=each.name.replace("_exps", "_chexps")) for each in layer.tensors))
+            for layer in model.layers
+        ),
+    )
+    assert chunked != model
+    for wanted in (Measurement(("-ngl", "0"), 0, 32, 0, 0.0), Measurement(("-ngl", "0"), 512, 0, 0, 0.0)):
+        found, expected = (
+            calibration.terms_of(each, calibration._placed(each, blank, wanted), wanted) for each in (chunked, model)
+        )
+        assert found == expected
 
 
 def test_rows_of_llama_bench(tmp_path: Path) -> None:

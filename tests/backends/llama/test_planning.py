@@ -116,6 +116,13 @@ def test_what_cannot_be(tmp_path: Path) -> None:
         (["-dev", "CUDA7"], "found the device 'CUDA7'"),
         (["-ngl", "all"], "found 'all' for layers"),
         (["-ot", "x=CUDA7"], "found the buffer 'CUDA7'"),
+        (["-ot", "blk.(=CPU"], r"found the pattern 'blk\.\(' in -ot, expected a regular expression: missing \)"),
+        (["-ts", "3,x"], "found '3,x' for -ts, expected numbers of at least 0"),
+        (["-ts", "3,nan"], "found '3,nan' for -ts"),
+        (["-ts", "-1,2"], "found '-1,2' for -ts"),
+        (["-np", "0"], "found 0 for slots, expected at least 1"),
+        (["-c", "-1"], "found -1 for context, expected at least 0"),
+        (["-ctk", "q9"], "found the key type 'q9' of the cache, expected one of f32, "),
     ):
         with pytest.raises(UsageError, match=message):
             placement_of(read_model(path), words, ["CUDA0"], [1])

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stowplan.backends.tflm import greedy, scratch
 from stowplan.backends.tflm.check import faults
 from stowplan.backends.tflm.greedy import Request
 from stowplan.backends.tflm.planning import plan_model
+from stowplan.backends.tflm.recheck import recheck
 from stowplan.backends.tflm.write import with_offsets, with_orders
 from stowplan.errors import InputError, UsageError
 from stowplan.frontends.tflite.model import read_tflite, scopes
@@ -210,9 +213,29 @@ def test_scratch_memory_of_a_table_of_a_log_and_by_hand(tmp_path: Path) -> None:
     for text, message in (("99=16", "found operator '99', expected 0 to"), ("5=many", "found 'many', expected bytes")):
         with pytest.raises(UsageError, match=message):
             plan_model(path, scratch=[text])
+    for operator in ("x:3", "3:", ":3", "0:1:3", "\N{SUPERSCRIPT TWO}", "9" * 5000):
+        table.write_text(json.dumps({operator: 16}), encoding="utf-8")
+        with pytest.raises(UsageError, match=r"table\.json: found operator '.*, expected 0 to \d+, or SUBGRAPH:POSITION"):
+            plan_model(path, scratch=[str(table)])
+    for size in ("\N{SUPERSCRIPT TWO}", "9" * 5000, "-1", True, 1.5, None, [[16]]):
+        table.write_text(json.dumps({"5": size}), encoding="utf-8")
+        with pytest.raises(UsageError, match=r"table\.json: found .*, expected bytes"):
+            plan_model(path, scratch=[str(table)])
     table.write_text(json.dumps([1]), encoding="utf-8")
     with pytest.raises(InputError, match="found no names, expected bytes by operator"):
         plan_model(path, scratch=[str(table)])
+
+
+def test_a_recheck_names_scratch_memory_of_no_operator(tmp_path: Path) -> None:
+    path = EXAMPLES / "branches.tflite"
+    summary = plan_model(path, scratch=["5=1000+24"]).summary
+    assert recheck(path, summary) == []
+    for key in ("x", "5", "0:5:1", "0:99", "9:0", "-1:0", "0:\N{SUPERSCRIPT TWO}", "0:" + "9" * 5000):
+        (line,) = recheck(path, msgspec.structs.replace(summary, scratch={key: (16,)}))
+        assert re.fullmatch(r"scratch: found operator '.*, expected SUBGRAPH:POSITION of one of the model's operators", line)
+    for size in (-24, 1 << 31):
+        (line,) = recheck(path, msgspec.structs.replace(summary, scratch={"0:5": (1000, size)}))
+        assert line == f"scratch: found {size} bytes for operator 0:5, expected at least 0 and less than 2 GiB"
 
 
 def test_scratch_memory_of_the_reference_kernels(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
+from itertools import count
 from types import SimpleNamespace
 
 import msgspec
@@ -90,7 +91,7 @@ def check(seed: int) -> str:
         assert least is None, seed
         return "proven" if "proven" in str(error) else "none"
     assert least is not None, seed
-    cost, bound = choice.report.added_cost, choice.report.bound
+    cost, bound = choice.report.added_cost, choice.report.bound or 0
     takes = footprint(reading, choice.plan)
     assert allowance.peak(takes) == choice.report.peak <= allowance.limit, seed
     assert bound <= least <= cost == choice.plan.objective, seed
@@ -116,3 +117,22 @@ def test_plans_and_bounds_on_many_graphs() -> None:
     seen = Counter(check(seed) for seed in range(12, 72))
     assert seen["optimal"] > 10 * seen["above"]
     assert seen["proven"] > seen["none"]
+
+
+def test_plans_of_the_first_steps_do_not_depend_on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine the time is over sooner, and the least memory of a training step must not change with that."""
+
+    def plans() -> list[tuple[int, ...]]:
+        found: list[tuple[int, ...]] = []
+        for seed in range(30):
+            reading = joint(seed)
+            chooser = Chooser(reading, 1 << 40, Settings(1 << 40, time_limit=5.0), None, lambda _: iter(()), 0.0, 0.0)
+            found += [chooser.choose_for_first_steps(enough).plan.sequence for enough in (0, 1, 9)]
+        return found
+
+    idle = plans()
+    assert any(len(sequence) > len({*sequence}) for sequence in idle)
+    moments = count(step=1000.0)
+    for module in ("stowplan.backends.torch.planning", "stowplan.portfolio.rematerialization.peaks"):
+        monkeypatch.setattr(f"{module}.time", SimpleNamespace(monotonic=lambda: next(moments)))
+    assert plans() == idle

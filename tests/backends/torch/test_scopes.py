@@ -605,8 +605,21 @@ def test_the_bound_of_a_plan_falls_as_the_limit_rises() -> None:
     bounds = []
     for part in (0.75, 0.85, 0.95):
         memory = check(lambda wrap: trained(layers(4), wrap), part, margin=0)
+        assert memory.reports[-1].bound is not None
         bounds.append(memory.reports[-1].bound)
     assert bounds == sorted(bounds, reverse=True)
+
+
+def test_a_plan_without_a_bound_is_reported_as_one() -> None:
+    """The plans of the first steps recompute much, and nothing is known of how little would do."""
+    memory = check(lambda wrap: trained(layers(4), wrap), 0.75, margin=0)
+    first, *_, last = memory.reports
+    assert (first.source, first.bound) == ("first steps", None)
+    assert first.added_cost > 0
+    lines = str(memory.report).splitlines()
+    assert lines[1].endswith(" of its work added; no bound was computed")
+    assert lines[-1].endswith(" of its work added")
+    assert last.bound is not None
 
 
 # ------------------------------------------------------------------------------------------ steps that are said

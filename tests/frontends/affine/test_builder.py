@@ -140,6 +140,29 @@ def test_reading_before_writing() -> None:
         b.build(b.elementwise("tanh", half))
 
 
+def test_what_is_too_large_to_decide_is_not_called_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    def parts() -> None:
+        b = Builder("b")
+        x, whole = b.input("x", (2,)), b.tensor((8,), "whole")
+        for start in range(0, 8, 2):
+            b.copy(f"part{start}", (2,), lambda i: x[i], whole, lambda i, start=start: i + start)
+        b.build(b.elementwise("tanh", whole))
+
+    def digits() -> None:
+        b = Builder("b")
+        x = b.input("x", (6,))
+        # The index is at most 3, and interval arithmetic bounds it by 5.
+        b.build(b.copy("digits", (6,), lambda i: x[i], (4,), lambda i: i % 4 + i // 4 * 2))
+
+    parts()
+    digits()
+    monkeypatch.setattr("stowplan.hardware.affine.check.MAX_POINTS", 4)
+    with bad("cannot show that all of tensor 'whole' is written before it is read", "operator tanh"):
+        parts()
+    with bad("cannot show that its writes of 'digits' stay within .4.", "operator digits"):
+        digits()
+
+
 def test_writing_after_reading() -> None:
     b = Builder("b")
     x = b.input("x", (4,))

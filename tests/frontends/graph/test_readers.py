@@ -14,6 +14,7 @@ from stowplan.errors import InputError, UsageError
 from stowplan.frontends.graph.torch_export import problem_of_exported
 from stowplan.log import UnmodelledWarning
 from stowplan.models.operator_order.problem import Problem
+from tests.paths import EXAMPLES
 
 
 def names(problem: Problem, numbers: tuple[int, ...]) -> list[str]:
@@ -39,6 +40,21 @@ def test_graph_files(tmp_path: Path, name: str) -> None:
     assert [op.reads for op in problem.ops] == [(0,), (1,)]
     with pytest.raises(UsageError, match="a graph of operators and tensors: it takes no options"):
         stowplan.read(tmp_path / name, capacity=10)
+
+
+@pytest.mark.parametrize("target", ["order", "arena", "rematerialization", "stm32h743"])
+def test_errors_say_what_a_file_is_and_not_what_is_made_of_it(tmp_path: Path, target: str) -> None:
+    model, module, graph = EXAMPLES / "branches.tflite", EXAMPLES / "alexnet_inf_b1.hlo.txt.gz", tmp_path / "two.graph.json"
+    graph.write_text(json.dumps(GRAPH))
+    with pytest.raises(UsageError, match=r"branches.tflite is a TensorFlow Lite model: name a target such as "):
+        stowplan.read(model)
+    for path, words in [
+        (model, "a TensorFlow Lite model"),
+        (module, "an HLO module"),
+        (graph, "a graph of operators and tensors"),
+    ]:
+        with pytest.raises(UsageError, match=f"{path.name} is {words}: it takes .*, but not --set RULE=VALUE"):
+            stowplan.read(path, target, rules=["max_delay=1"])
 
 
 @pytest.mark.parametrize(

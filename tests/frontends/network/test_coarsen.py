@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from stowplan.errors import InputError, UsageError
-from stowplan.frontends.network.coarsen import Operation, Trace, coarsen
+from stowplan.frontends.network.coarsen import Granularity, Operation, Trace, coarsen
 
 MAP = (1, 8, 4, 4)
 
@@ -103,6 +103,13 @@ def test_masks_come_from_the_host() -> None:
     )
     assert shape_of(network) == [("matmul", ()), ("add", (0,))]
     assert network.external_elements == (128, 16)
+
+
+@pytest.mark.parametrize("granularity", ["layer", "fine"])
+def test_layers_have_the_names_of_their_first_operations(granularity: Granularity) -> None:
+    steps = (op("c", "conv", "x"), op("r", "relu", "c"), op("d", "conv", "r"), op("s", "relu", "d"))
+    layers = coarsen(trace(*steps), granularity).layers
+    assert [layer.name for layer in layers] == (["c", "d"] if granularity == "layer" else ["c", "r", "d", "s"])
 
 
 def test_dead_operators_are_left_out() -> None:

@@ -73,6 +73,18 @@ def test_grouped_and_transposed_convolutions(torch: Any) -> None:
     assert second.output_shape == (8, 8, 4)
 
 
+def test_windows_of_pools(torch: Any) -> None:
+    model = torch.nn.Sequential(
+        torch.nn.MaxPool2d(3, stride=2, padding=1, dilation=(1, 2)), torch.nn.MaxPool2d((2, 3)), torch.nn.AvgPool2d(2)
+    )
+    layers = read_torch(model.eval(), (torch.zeros(1, 4, 32, 32),)).layers
+    assert [(each.kernel_x, each.kernel_y, each.stride, each.pad, each.dilation) for each in layers] == [
+        (3, 3, 2, 1, 2),
+        (3, 2, 3, 0, 1),
+        (2, 2, 2, 0, 1),
+    ]
+
+
 def test_models_that_cannot_be_traced(torch: Any) -> None:
     class Branch(torch.nn.Module):  # type: ignore[misc]
         def forward(self, x: Any) -> Any:

@@ -12,6 +12,7 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import msgspec
 import pytest
@@ -19,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stowplan.child_process import read_message, write_encoded
-from stowplan.kernel.context import Options, Report
+from stowplan.kernel.context import Options, Report, ReportType
 from stowplan.kernel.workers.messages import CandidateId, Job, RunUpdate, WorkerContext
 from stowplan.kernel.workers.worker import Worker
 from tests.kernel.conftest import is_running
@@ -29,9 +30,11 @@ from tests.patience import HANG, wait_until
 
 # ---------------------------------------------------------------------------------------------------------- messages
 
+TYPES = st.sampled_from(get_args(ReportType))
+
 
 @pytest.mark.slow
-@given(st.lists(st.builds(Report, st.text(), st.text(), st.binary(), st.integers(0, 2**63), st.text())))
+@given(st.lists(st.builds(Report, TYPES, st.text(), st.binary(), st.integers(0, 2**63), st.text())))
 def test_messages_come_back_as_they_went(reports: list[Report]) -> None:
     stream = io.BytesIO()
     for report in reports:
@@ -39,6 +42,11 @@ def test_messages_come_back_as_they_went(reports: list[Report]) -> None:
     stream.seek(0)
     back = [msgspec.msgpack.decode(data, type=Report) for data in iter(lambda: read_message(stream), None)]
     assert back == reports
+
+
+def test_a_message_of_an_unknown_type_is_an_error() -> None:
+    with pytest.raises(ValueError, match="Invalid enum value 'gossip'"):
+        msgspec.msgpack.decode(msgspec.msgpack.encode({"what": "gossip"}), type=Report)
 
 
 def test_a_message_cut_short_is_the_end() -> None:

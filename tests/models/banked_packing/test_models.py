@@ -53,6 +53,7 @@ def test_cuts_hold_in_both_models() -> None:
     for found in (
         cpsat.solve(problem, offsets=False, cuts=cuts, time_limit=HANG),
         milp.solve(problem, cuts=cuts, solver="gscip", time_limit=HANG),
+        milp.solve(problem, cuts=cuts, time_limit=HANG),
     ):
         assert found.plan is not None
         assert found.plan.banks == (1, 0, 0)

@@ -6,9 +6,12 @@ import itertools
 import random
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 import stowplan
 from stowplan.certificates.checker.reading import MalformedError, UnprovenError
@@ -128,6 +131,22 @@ def test_bounds_and_their_certificates_hold() -> None:
             with pytest.raises((UnprovenError, MalformedError)):
                 msgspec.structs.replace(found, proof=proof, bound=1 << 40).check(problem)
     assert certified > 40
+
+
+def test_components_are_those_that_scipy_finds() -> None:
+    """Buffers are connected where they have a penalty or are live together; the components with the fewest penalties come
+    first."""
+    for seed in range(300):
+        problem = penalised(seed, most=12)
+        live = [{*moments(buffer)} for buffer in problem.buffers]
+        pairs = [(one, other) for one, other in itertools.combinations(range(len(live)), 2) if live[one] & live[other]]
+        pairs += problem.penalty_of
+        links = coo_array((np.ones(len(pairs)), np.array(pairs, int).reshape(-1, 2).T), shape=(len(live), len(live)))
+        count, label = connected_components(links, directed=False)
+        members = [np.flatnonzero(label == number).tolist() for number in range(count)]
+        penalties_in = [sum(one in each for one, _ in problem.penalty_of) for each in members]
+        expected = [each for _, each in sorted(zip(penalties_in, members, strict=True))]
+        assert penalties._components(problem) == expected, seed
 
 
 def test_annealing_finds_valid_plans_and_mostly_the_best() -> None:

@@ -256,8 +256,8 @@ def test_the_model_on_some_graphs() -> None:
 
 @pytest.mark.slow
 def test_the_model_on_hundreds_of_graphs() -> None:
-    found = Counter(check_model(seed, 5.0) for seed in (*range(300), *range(1000, 1030)) if seed not in SLOW)
-    assert found["optimal"] > 100
+    found = Counter(check_model(seed, 5.0) for seed in (*range(180), *range(1000, 1030)) if seed not in SLOW)
+    assert found["optimal"] > 60
 
 
 def test_the_model_is_of_small_graphs() -> None:

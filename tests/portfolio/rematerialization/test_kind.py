@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 import stowplan
+from stowplan.errors import UsageError
 from stowplan.models.rematerialization.plan import Plan
 from stowplan.models.rematerialization.problem import Host, Problem
 from stowplan.models.rematerialization.structure import build
@@ -40,6 +42,18 @@ def test_within_a_limit(tmp_path: Path) -> None:
     assert verify(problem, Plan.load(tmp_path / "plan.json")).ok
 
 
+def test_a_baseline_above_the_limit_is_refused_with_the_reason() -> None:
+    problem = Problem.load(EXAMPLE)
+    peak = KIND.facts(problem, None, None)["given_peak"]
+    text = f"found baseline 'given', which has no plan here (the given order needs {peak:,} bytes, and the limit is "
+    with pytest.raises(UsageError, match=re.escape(text) + r"[\d,]+ bytes\), expected one of greedy, prod"):
+        stowplan.solve(problem, baseline="given")
+    within = msgspec.structs.replace(problem, limit=peak)
+    assert "given" in stowplan.solve(within, baseline="given", time_limit=HANG).baselines
+    with pytest.raises(UsageError, match="found baseline 'mine', expected one of greedy, given, prod"):
+        stowplan.solve(within, baseline="mine")
+
+
 @pytest.mark.parametrize("seed", range(cases.RESERVED, cases.RESERVED + 6))
 def test_with_reservations(seed: int) -> None:
     problem = cases.limited(seed)
@@ -68,6 +82,14 @@ def test_heuristics_keep_what_is_reserved() -> None:
             assert tuple(live[: len(runs)].tolist()) == load_bytes(problem, plan), seed
             assert verify(problem, plan).ok, seed
     assert found > 150
+
+
+def test_the_summary_states_units() -> None:
+    result = stowplan.solve(stowplan.read(EXAMPLE, capacity="40MB"), time_limit=1, deterministic=True)
+    assert result.details["added_runs"] > 1
+    lines = result.summary().splitlines()
+    assert f"  peak       {result.details['peak']:,} bytes" in lines
+    assert f"  added      {result.details['added_runs']} runs" in lines
 
 
 def test_without_a_limit_nothing_is_added() -> None:

@@ -65,6 +65,9 @@ def test_a_chain_is_solved(bandwidth: float, least: int) -> None:
     assert (result.status, result.objective, result.bound) == ("optimal", least, least)
     assert result.details["peak"] <= 24
     assert result.details["host_peak"] > 0
+    lines = result.summary().splitlines()
+    assert f"  host peak  {result.details['host_peak']:,} bytes" in lines
+    assert f"  stalls     {result.details['stalls']:,} cost" in lines
 
 
 def layers(depth: int, seed: int) -> Problem:

@@ -17,7 +17,9 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """Peak rates of a device. The constructor raises InputError if there is no rate of arithmetic."""
 
     name: str
+    """The name by which users select the device, for example ``h100``."""
     description: str
+    """One line that says which device it is."""
     bandwidth: BytesPerSecond
     """Bytes per second of the device's memory."""
     compute: dict[str, FlopsPerSecond]
@@ -31,6 +33,7 @@ class Device(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise InputError("found no rates, expected one of a type of elements, such as float32", place="compute")
 
 
+#: The files of devices that come with the package.
 FILES = TargetFiles(Device, __name__, "stowplan.torch-device", noun="costs")
 
 

@@ -23,8 +23,8 @@ def add_trees(
 ) -> None:
     """Adds the sum of the values of all trees for each row to the row's entry of ``total``.
 
-    ``total`` has shape [R], and ``rows``, the features, have shape [R, columns]. The other arrays are the fields of
-    :class:`~stowplan.hardware.costs.signatures.predictor.Trees`.
+    ``rows`` has a row of features for each of R predictions, and ``total`` has an entry for each. The other arrays are the
+    fields of :class:`~stowplan.hardware.costs.signatures.predictor.Trees`.
     """
     for root in roots:
         for row in range(len(rows)):

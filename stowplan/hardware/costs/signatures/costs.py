@@ -33,12 +33,14 @@ from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
 
 Array = NDArray[np.float64]
 
-#: A use is removed from a step's table if it changes predicted cycles by at most this fraction, for every choice of the others.
+#: A use is removed from a step's table if it changes predicted cycles by at most this fraction, for every choice of memory for
+#: the other uses.
 IDLE = 0.01
 
 
 def significant(step: StepSignature) -> set[int]:
-    """The uses that move more than a hundredth of the step's bytes. In estimates of compilers, others rarely have an effect."""
+    """The uses that move more than a hundredth of the step's bytes. In estimates of compilers, all other uses rarely have an
+    effect."""
     moved: dict[int, int] = {}
     for leaf in step.leaves:
         moved[leaf.use] = moved.get(leaf.use, 0) + leaf.moved
@@ -121,8 +123,8 @@ def without_idle(
     uses
         The distinguished uses.
     cycles, is_known
-        [2 ** len(uses)] cycles of each row, and whether they come from the latency table. Bit i of a row's number is set if
-        ``uses[i]`` is served from fast memory.
+        The cycles of each of the ``2 ** len(uses)`` rows, and whether they come from the latency table. Bit ``i`` of a row's
+        number is set if ``uses[i]`` is served from fast memory.
 
     Returns
     -------
@@ -149,7 +151,7 @@ def without_idle(
 
 
 class StepCosts(NamedTuple):
-    """Cycles of one run of each step of an assignment; entry i of all arrays is for step ``names[i]``."""
+    """Cycles of one run of each of some steps; entry ``i`` of all arrays is for step ``names[i]``."""
 
     names: tuple[str, ...]
     """Names of the steps."""
@@ -230,6 +232,13 @@ class SignatureCosts:
     def predict(self, name: str, patterns: Sequence[int]) -> tuple[Prediction, NDArray[np.bool_]]:
         """The cycles of one run of a step for some patterns of its leaves.
 
+        Parameters
+        ----------
+        name
+            Name of the step.
+        patterns
+            The patterns.
+
         Returns
         -------
         tuple
@@ -238,7 +247,7 @@ class SignatureCosts:
         Raises
         ------
         KeyError
-            The table has no entry for the step's signature (:meth:`is_known`).
+            The program has no step of this name, or the table has no entry for its signature (:meth:`is_known`).
         """
         step = self.steps[name]
         rows = self.table.rows(step.signature)
@@ -258,7 +267,8 @@ class SignatureCosts:
         return prediction, is_known
 
     def assignment(self, patterns: Mapping[str, int]) -> StepCosts:
-        """The cycles of steps with these patterns. Steps whose signatures have no entry in the table are omitted."""
+        """The cycles of steps with these patterns, which are given by the names of the steps. Steps that are not in the
+        program, or whose signatures have no entry in the table, are omitted."""
         names_of: dict[str, dict[int, list[str]]] = {}
         for name, pattern in patterns.items():
             if self.is_known(name):
@@ -282,7 +292,11 @@ class SignatureCosts:
         )
 
     def of_fast_uses(self, steps: Sequence[ProgramStep], fast: Sequence[bool]) -> StepCosts:
-        """The cycles of a plan. ``fast`` says for every use of the program whether it is served from fast memory."""
+        """The cycles of a plan for the program with these steps.
+
+        ``fast`` says for every use of the program, in the order of the steps, whether it is served from fast memory. Steps are
+        omitted as in :meth:`assignment`.
+        """
         patterns, start = {}, 0
         for step in steps:
             end = start + len(step.uses)
@@ -347,10 +361,10 @@ class SignatureCosts:
         return dict(zip(of_use, change.tolist(), strict=True))
 
     def _other_leaves(self, step_signature: StepSignature, chosen: int, patterns: list[int]) -> list[int]:
-        """For each pattern, the leaves of other than distinguished uses that count as in fast memory.
+        """For each of ``patterns``, the leaves of uses that are not distinguished and that count as being in fast memory.
 
-        They are those of the nearest known pattern. ``chosen`` is the pattern of the leaves of the distinguished uses. Nearest
-        means that the fewest bytes of these leaves are in different memories.
+        They are those that are in fast memory in the nearest known pattern. Nearest means that the fewest bytes of leaves of
+        distinguished uses are in another memory. ``chosen`` is the pattern of the leaves of the distinguished uses.
         """
         known_patterns = sorted(self.table.rows(step_signature.signature))
         if not any(pattern & ~chosen for pattern in known_patterns):
@@ -364,6 +378,6 @@ class SignatureCosts:
 
 
 def _distance(one: Bits, other: Bits, weight: Array) -> Array:
-    """[rows of one, rows of other] the sum of the weights of the columns in which two rows differ."""
+    """For each row of ``one`` and each row of ``other``, the sum of the weights of the columns in which the two rows differ."""
     distance: Array = (one[:, None, :] != other[None, :, :]) @ weight
     return distance

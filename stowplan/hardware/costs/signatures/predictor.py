@@ -2,7 +2,8 @@
 
 Steps, leaves and patterns are those of :mod:`stowplan.hardware.costs.signatures.table`; a pattern is *known* if the latency
 table has cycles for it. A prediction depends on a step, a pattern, and the nearest known pattern of the step. All features are
-ratios, logarithms, flags or small numbers, so that trees that were trained on some programs are useful for others.
+ratios, logarithms, flags or small numbers, so that trees that were trained on some programs are useful for others. Shapes of
+arrays are in brackets: an array ``[P, leaves]`` has a row for each of P patterns, and a column for each leaf of the step.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from stowplan.hardware.targets import PredictorName
 Array = NDArray[np.float64]
 Bits = NDArray[np.bool_]
 
-#: Speeds of a reference machine in bytes, flops and elements per cycle, and its overhead in cycles. Since predictions are
-#: ratios of cycles, these need not be the speeds of the target.
+#: Speeds of a reference machine in bytes, flops and elements per cycle, and its overhead in cycles. They are of the order of
+#: those of TPU v4. Since predictions are ratios of cycles, they need not be the speeds of the target.
 _SLOW_READ, _SLOW_WRITE, _FAST_READ, _FAST_WRITE = 340.0, 340.0, 1700.0, 340.0
 _FLOPS, _ELEMENTS, _OVERHEAD = 150_000.0, 2_000.0, 600.0
 
@@ -72,7 +73,8 @@ NAMES = (*_OF_PATTERN, *_OF_STEP)
 
 
 def as_bits(patterns: list[int], leaves: int) -> Bits:
-    """[P, leaves] the bits of patterns: whether each leaf is in fast memory."""
+    """[P, leaves] the bits of patterns: whether each leaf is in fast memory. ``leaves`` is the number of leaves; patterns have
+    no other bits."""
     if not leaves:
         return np.zeros((len(patterns), 0), np.bool_)
     width = (leaves + 7) // 8
@@ -106,7 +108,7 @@ class Known:
 
 
 class StepFacts:
-    """Properties of a step as arrays [L] over its L leaves, and models of its cycles. Sizes are in bytes."""
+    """Properties of a step as arrays with an entry for each of its leaves, and models of its cycles. Sizes are in bytes."""
 
     def __init__(self, step: StepSignature):
         self.step = step
@@ -323,8 +325,8 @@ VERSION = 1
 #: Files of the predictors in the package. ``benchmarks/costs/latency_tables.py --write`` trains them on XLA's estimates.
 SHIPPED = {name: Path(__file__).with_name(f"{name}.npz") for name in get_args(PredictorName)}
 
-#: Predictions are clipped to differ by at most this factor from the nearest known pattern, and intervals by at most this factor
-#: from the prediction.
+#: Predictions are clipped to differ by at most this factor from the nearest known pattern, and ends of intervals by at most
+#: this factor from the prediction, so that a wild extrapolation of the trees stays finite.
 _LIMIT = 20.0
 
 
@@ -370,7 +372,8 @@ class Predictor:
         return Prediction(np.exp(middle), np.exp(middle - half), np.exp(middle + half))
 
     def save(self, path: str | Path) -> None:
-        """Writes the predictor to a file of compressed NumPy arrays, atomically."""
+        """Writes the predictor to a file of compressed NumPy arrays, atomically. Raises InputError if the file cannot be
+        written."""
         out = io.BytesIO()
         head = {"format": FORMAT, "version": VERSION, "names": NAMES, "width": self.width}
         arrays: dict[str, Any] = {name: np.array(value) for name, value in head.items()}
@@ -400,5 +403,5 @@ def _of_arrays(arrays: dict[str, NDArray[np.generic]]) -> Predictor:
 
 @cache
 def shipped(name: PredictorName = "tpu-v4") -> Predictor:
-    """The predictor of this package with this name."""
+    """The predictor of this package with this name, the name of a chip; raises KeyError if there is none."""
     return Predictor.load(SHIPPED[name])

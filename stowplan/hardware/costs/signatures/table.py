@@ -60,7 +60,8 @@ class StepSignature(msgspec.Struct, frozen=True):
     """Number of times that the step runs."""
 
     def pattern(self, fast: Sequence[bool]) -> int:
-        """The pattern of the leaves if ``fast[i]`` says whether use ``i`` of the step is served from fast memory."""
+        """The pattern of the leaves if ``fast[i]`` says whether use ``i`` of the step is served from fast memory. Leaves
+        without a use count as being in slow memory."""
         return sum(1 << bit for bit, leaf in enumerate(self.leaves) if leaf.use != NO_USE and fast[leaf.use])
 
     def used_leaves(self) -> dict[int, int]:
@@ -96,7 +97,8 @@ class Assignment(msgspec.Struct, frozen=True):
         )
 
 
-#: Files of tables that have instructions with more leaves than this are refused.
+#: Files of tables that have instructions with more leaves, or entries with more cycles, than these limits are refused. No
+#: instruction of a real program comes near them.
 MAX_LEAVES = 4096
 _MAX_CYCLES = 10**15
 
@@ -125,7 +127,8 @@ class _TableFile(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 
 class LatencyTable:
-    """Cycles by signature and pattern; compiled modules add entries.
+    """Cycles by signature and pattern; compiled modules add entries. ``len(table)`` is the number of entries, and
+    ``signature in table`` says whether there is an entry for a signature.
 
     Attributes
     ----------
@@ -178,7 +181,8 @@ class LatencyTable:
         return len(self) - before
 
     def merge(self, other: LatencyTable) -> None:
-        """Adds all entries of another table; cycles that differ replace those of this table."""
+        """Adds all entries of another table; cycles that differ replace those of this table. Raises InputError if a signature
+        has another number of leaves there."""
         for signature, rows in other._rows.items():
             for pattern, cycles in rows.items():
                 self._set(signature, other._leaves[signature], pattern, cycles)
@@ -186,7 +190,8 @@ class LatencyTable:
         self.conflicts += other.conflicts
 
     def only(self, signatures: Iterable[str]) -> LatencyTable:
-        """A new table with only the entries of these signatures, for example those of one program."""
+        """A new table with only the entries of these signatures, for example those of one program. Signatures without entries
+        are ignored."""
         table = LatencyTable()
         table.compiles, table.conflicts = self.compiles, self.conflicts
         for signature in sorted({*signatures} & self._rows.keys()):
@@ -201,7 +206,8 @@ class LatencyTable:
         return table
 
     def save(self, path: str | Path) -> None:
-        """Writes the table to a JSON file, atomically; equal tables give equal bytes."""
+        """Writes the table to a JSON file, atomically; equal tables give equal bytes. Raises InputError if the file cannot be
+        written."""
         rows = {
             signature: {
                 format(pattern, f"0{self._leaves[signature]}b")[::-1] if self._leaves[signature] else "": cycles
@@ -214,7 +220,7 @@ class LatencyTable:
     @classmethod
     def load(cls, path: str | Path) -> LatencyTable:
         """Reads a table from a JSON file, which may be compressed with gzip; raises :class:`~stowplan.errors.InputError` if it
-        is no table."""
+        cannot be read or is no table."""
         return cls.decode(files.read_bytes(path), source=path)
 
     @classmethod

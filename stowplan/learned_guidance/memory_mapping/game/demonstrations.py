@@ -46,6 +46,8 @@ def actions_of(problem: Problem, plan: Plan, game: CompiledGame | None = None) -
 
     Parameters
     ----------
+    problem
+        A problem.
     plan
         A valid plan of ``problem``.
     game

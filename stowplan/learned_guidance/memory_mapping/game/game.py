@@ -79,7 +79,8 @@ class _Visit:
 
 
 def moves_of(problem: Problem) -> tuple[Move, ...]:
-    """All moves in the order of play: by first step of the visit, inputs before outputs, then by number of the first use."""
+    """All moves in the order of play: by first step of the visit, then inputs before outputs, then by the least number of a use
+    of the visit."""
     keyed_moves: list[tuple[tuple[int, bool, int], Move]] = []
     groups = 0
     for sequence in access_sequences(problem):
@@ -214,6 +215,8 @@ class Game:
 
     Parameters
     ----------
+    problem
+        The problem. The game itself never stalls, has no preloads, and uses one copy channel.
     strict_copy_windows
         Whether a copy-in must end, and a copy-out must start, at the target time of its move (equation 6, taken literally).
     drop_backup
@@ -246,7 +249,8 @@ class Game:
 def plan_of(
     problem: Problem, return_ps: int, residencies: Sequence[Residency], copies: Sequence[Copy], fast_uses: Sequence[int]
 ) -> Plan:
-    """The plan of a finished game; ``fast_uses`` must be ascending."""
+    """The plan of a finished game with this return in picoseconds; ``fast_uses``, the numbers of the uses that are fast, must
+    be ascending."""
     return Plan(
         problem=problem.digest,
         objective=problem.all_slow_ps - return_ps,

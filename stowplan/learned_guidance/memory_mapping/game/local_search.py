@@ -63,8 +63,12 @@ def improve(
 
     Parameters
     ----------
+    game
+        The game.
     actions
         A wanted action for each move; if one is illegal, the nearest legal action is played.
+    seed
+        Seed of the random numbers.
     rounds, time_limit, should_stop
         Limits of the search: a number of games, seconds, a callback. There must be a limit of rounds or of seconds. With a
         limit of rounds alone, equal seeds give equal games.
@@ -116,6 +120,11 @@ def improve_plan(game: CompiledGame, plan: Plan, **limits: Any) -> Best:
     -------
     Best
         A game that is never worse than the one closest to the plan.
+
+    Raises
+    ------
+    ValueError
+        There is neither a limit of rounds nor of time.
     """
     return improve(game, actions_of(game.problem, plan, game).actions, **limits)
 

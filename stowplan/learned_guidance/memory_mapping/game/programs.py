@@ -45,7 +45,8 @@ def excerpt(problem: Problem, start: int, end: int) -> Problem:
 
     Tensors that are written before the excerpt and needed in it are inputs; those that are written in it and needed later are
     outputs. At the borders everything live is thus in slow memory, so that plans of consecutive excerpts form a plan of the
-    whole program, with the sum of their objectives (if stalls are forbidden).
+    whole program, with the sum of their objectives (if stalls are forbidden). Raises UsageError if the range is empty or not
+    within the program.
     """
     if not 0 <= start < end <= problem.horizon:
         raise UsageError(f"found steps [{start}, {end}), expected a range within 0 to {problem.horizon}")
@@ -70,12 +71,13 @@ def excerpt(problem: Problem, start: int, end: int) -> Problem:
 
 
 def with_capacity(problem: Problem, capacity: int) -> Problem:
-    """The program with another capacity of fast memory, in bytes."""
+    """The program with another capacity of fast memory, in bytes; raises InputError if the problem does not allow it."""
     return replace(problem, name=f"{problem.name} in {capacity} bytes", capacity=capacity)
 
 
 def with_copy_times(problem: Problem, factor: float) -> Problem:
-    """The program with copies that take ``factor`` times as long, rounded to whole picoseconds."""
+    """The program with copies that take ``factor`` times as long, rounded to whole picoseconds. Raises UsageError if the factor
+    is not more than 0."""
     if not factor > 0:
         raise UsageError(f"found a factor of {factor}, expected more than 0")
     tensors = tuple(
@@ -102,9 +104,10 @@ def peak_live_bytes(problem: Problem) -> int:
 
 
 def training_variants(problem: Problem, rng: np.random.Generator, *, moves: int = 400, count: int = 1) -> Iterator[Problem]:
-    """Yield random excerpts of up to about ``moves`` moves, with other capacities and copy times.
+    """Yield ``count`` random excerpts of up to about ``moves`` moves, with other capacities and copy times.
 
-    A short program is used as a whole. There may be fewer than ``count`` if fast memory can save time in hardly any excerpt.
+    A short program is used as a whole. At most ten times as many excerpts are drawn, so there may be fewer than ``count`` if
+    fast memory can save time in hardly any of them; there are none for a program without moves.
     """
     move_steps = [move.start for move in moves_of(problem)]
     for _ in range(10 * count):

@@ -30,7 +30,7 @@ from stowplan.models.hint import Hint
 from stowplan.models.memory_mapping.hint import hint
 from stowplan.models.memory_mapping.problem import Problem
 
-#: Score of an impossible choice.
+#: Score of an impossible choice; as a log-odds it is practically a probability of 0. Other scores are within -12 and 12.
 NEVER = -30.0
 
 
@@ -198,7 +198,9 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 
 def scores(weights: Mapping[str, Any], graph: Graph, library: Numpy) -> tuple[Any, Any]:
-    """Scores of being fast and being kept, each of shape ``[accesses]``.
+    """Scores of being fast and being kept, each of shape ``[accesses]``, as :func:`marginals` takes them.
+
+    ``weights`` has the arrays that :func:`shapes` names, and ``library`` the operations for arrays of their type.
 
     In the code, h are the states of accesses, s the states of steps, and n the normalised states of accesses.
     """
@@ -329,7 +331,7 @@ def load(path: Path = SHIPPED) -> Weights:
     Raises
     ------
     InputError
-        The file is not a file of guide weights, has another version, or is damaged.
+        The file cannot be read, is not a file of guide weights, has another version, or is damaged.
     """
     try:
         status = os.stat(path)
@@ -392,7 +394,7 @@ def learned_hint(problem: Problem, path: Path = SHIPPED) -> Hint:
     Raises
     ------
     InputError
-        The file is not that of a learned guide.
+        The file cannot be read, is not that of a learned guide, has another version, or is damaged.
     """
     fast, keep = guided_values(problem, load(path))
     return hint(problem, fast.tolist(), keep.tolist(), source="learned")

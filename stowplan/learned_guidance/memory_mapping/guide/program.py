@@ -1,7 +1,8 @@
 """A memory-mapping problem as flat arrays of accesses, the input of the learned guide.
 
 Accesses are numbered as in hints (:mod:`stowplan.models.memory_mapping.hint`): tensor by tensor, each in step order. The *gap*
-of an access is the time from it to its tensor's next access.
+of an access is the time from it to its tensor's next access. An access or a use is *fast* if it is served from fast memory, and
+*slow* if it is served from slow memory.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Program(NamedTuple):
     weight: Floats
     """[T] number of runs of each step."""
     slow: Floats
-    """[T] latency with all uses slow, times runs."""
+    """[T] latency if all uses are slow, times runs."""
     floor: Floats
     """[T] least latency, times runs."""
     operation: Ints
@@ -58,7 +59,7 @@ class Program(NamedTuple):
     is_output: Bools
     """[N] whether the tensor is an output of the program."""
     may_copy: Bools
-    """[N] whether the tensor is not internal to a loop."""
+    """[N] whether the tensor may be copied; a tensor that is used only inside one loop may not."""
     first: Ints
     """[N + 1] first access of each tensor."""
     tensor: Ints
@@ -74,7 +75,7 @@ class Program(NamedTuple):
     alone: Floats
     """[A] time that the step saves if only this access is fast, times runs."""
     final: Floats
-    """[A] time that the step saves by this access if all others are fast, times runs."""
+    """[A] time that the step loses if this access is slow and all others are fast, times runs."""
     glued: Bools
     """[A] whether the tensor must be in the same memory at this access and at its next one."""
     dead: Bools
@@ -133,7 +134,12 @@ def program(problem: Problem) -> Program:
 
 
 def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floats, Floats, Floats]:
-    """All-slow and least latency of one run of each step; time that each access saves alone, and if all others are fast."""
+    """Computes the arrays ``slow``, ``floor``, ``alone`` and ``final`` of :class:`Program`, but for a single run of each step.
+
+    The latency of a step is an entry of its latency table, or the largest value of its *pieces*: affine functions, each with a
+    constant and one term for every use of the step, which depends on whether the use is fast. ``access`` has the access of each
+    use, and ``total`` is the number of accesses.
+    """
     steps = problem.steps
     slow, floor = np.zeros(len(steps)), np.zeros(len(steps))
     alone, final = np.zeros(total), np.zeros(total)
@@ -150,7 +156,7 @@ def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floa
     terms_slow = np.fromiter(chain.from_iterable(piece.slow_ps for _, piece in pieces), np.float64)
     terms_fast = np.fromiter(chain.from_iterable(piece.fast_ps for _, piece in pieces), np.float64)
     owner = np.repeat(np.arange(len(pieces)), width)
-    # The uses of a step are consecutive, so that the place of a term in its piece is that of the use in its step.
+    # Uses are numbered step by step, and a piece has its terms in the order of the step's uses: term k is that of the k-th use.
     place = np.arange(len(owner)) - np.repeat(np.cumsum(width) - width, width)
     of = access[first_use[step_of[owner]] + place]
     all_slow = base + np.bincount(owner, terms_slow, len(pieces))
@@ -202,6 +208,7 @@ def _gaps(problem: Problem, tensor: Ints, reads: Bools, writes: Bools, first: In
     overwritten[:-1] = (writes & ~reads)[1:]
     glued, dead = np.zeros(len(tensor), np.bool_), ~following | overwritten
     may_copy = np.ones(len(problem.tensors), np.bool_)
+    # Only loops and asynchronous operations glue accesses or forbid copies.
     if problem.loops or problem.in_flight:
         for sequence in access_sequences(problem):
             may_copy[sequence.tensor] = sequence.may_copy

@@ -1,4 +1,8 @@
-"""The formats of MMap-MuZero's files, and the games of training as they are stored in them."""
+"""The formats of MMap-MuZero's files, and the games of training as they are stored in them.
+
+Each ``pack`` function has an ``unpack`` function that restores its result. For damaged values, the latter raises one of
+:data:`stowplan.learned_guidance.training.checkpoint.DAMAGE`.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +109,8 @@ def pack_best(best: Best) -> dict[str, Any]:
 
 
 def unpack_best(packed: dict[str, Any], seconds: float, clock: Callable[[], float]) -> Best:
-    """The best game and its curve that :func:`pack_best` has packed, ``seconds`` after the curve began."""
+    """The best game and its curve that :func:`pack_best` has packed, ``seconds`` after the curve began; ``clock`` is a
+    monotonic clock in seconds."""
     best = Best(seconds_before=seconds, games_before=packed["games"], clock=clock)
     best.return_ps = packed["return_ps"]
     best.actions = None if packed["actions"] is None else np.array(packed["actions"], np.int8)

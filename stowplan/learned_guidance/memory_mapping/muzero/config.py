@@ -1,9 +1,11 @@
-"""The settings of MMap-MuZero's network and training, with presets for one CPU core (``cpu``) and those of the paper.
+"""The settings of MMap-MuZero's network and training.
 
-:meth:`TrainingConfig.paper` has the values of table 6 of Wang et al. 2023 (appendix C). Settings that the table leaves out are
-those of MuZero (Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). The sizes of
-the network are those of section 4.3.1 and figure 4, as far as these state them. ``docs/reference/mmap-muzero.md`` compares all
-settings with the paper.
+There are two presets, whose values are in the file ``presets.toml`` of :mod:`stowplan.learned_guidance.training`. Their methods
+are inherited from :class:`Hyperparameters`: ``TrainingConfig.cpu()`` returns the preset for one CPU core, and
+``TrainingConfig.paper()`` the one with the values of table 6 of Wang et al. 2023 (appendix C). Settings that the table leaves
+out are those of MuZero (Schrittwieser et al. 2020, appendices F to H) and MuZero Unplugged (Schrittwieser et al. 2021). The
+sizes of the network are those of section 4.3.1 and figure 4, as far as these state them. ``docs/reference/mmap-muzero.md``
+compares all settings with the paper.
 """
 
 from __future__ import annotations
@@ -28,7 +30,16 @@ def _require(holds: bool, place: str, message: str) -> None:
 
 
 class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
-    """Sizes of the network's parts. All linear layers except the last ones are followed by a layer norm and a ReLU."""
+    """Sizes of the network's parts. All linear layers except the last ones are followed by a layer norm and a ReLU.
+
+    Raises
+    ------
+    UsageError
+        If a value has a wrong type or is out of range.
+    InputError
+        If there are no stages or too many blocks, a stage or a width is less than 1, or a size of the observation is not a
+        multiple of the patch that reads it.
+    """
 
     observation: ObservationConfig = msgspec.field(default_factory=ObservationConfig)
     hidden: Size = 128
@@ -38,7 +49,7 @@ class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
     id_embedding: Size = 8
     """Entries of the embeddings of a tensor id and of an alias id."""
     buffer_features: Size = 32
-    """Entries for each of the described buffers."""
+    """Entries for each buffer that the observation describes: the current one, and some that are decided later."""
     map_patch: Size = 8
     """Rows and columns of the patches, without overlap, that the first layer of the memory map's ResNet reads."""
     map_stages: tuple[tuple[int, int], ...] = ((16, 1), (24, 1))
@@ -48,17 +59,19 @@ class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
     map_features: Size = 64
     """Entries for the memory map."""
     profile_patch: Size = 16
-    """Neighbouring bins of the profile that the first layer reads together."""
+    """Neighbouring bins of the occupancy profile that its first layer reads together. The profile divides fast memory into bins
+    of equal size, and has the occupied fraction of each at the current buffer's target time."""
     profile_channels: Size = 8
     """Outputs of this layer for each patch."""
     profile_features: Size = 32
-    """Entries for the profile."""
+    """Entries for this profile."""
     supply_patch: Size = 4
-    """Neighbouring slots of the supply that the first layer reads together."""
+    """Neighbouring slots of the supply profile that its first layer reads together. That profile describes the slots around the
+    target time, for example the supply that is left to copies. A *slot* is a step, or a whole outermost loop."""
     supply_channels: Size = 16
     """Outputs of this layer for each patch."""
     supply_features: Size = 32
-    """Entries for the supply."""
+    """Entries for the supply profile."""
     summary_features: Size = 64
     """Entries for action features and global features together."""
     encoder_layers: tuple[int, ...] = (128,)
@@ -104,7 +117,13 @@ class NetworkConfig(Hyperparameters, frozen=True, kw_only=True):
 
 
 class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
-    """Settings of training. Times are in moves, and returns in units of ``CompiledGame.unit_ps``."""
+    """Settings of training. Times are in moves, and returns in units of ``CompiledGame.unit_ps``.
+
+    Raises
+    ------
+    UsageError
+        If a value has a wrong type or is out of range.
+    """
 
     network: NetworkConfig = msgspec.field(default_factory=NetworkConfig)
     search: SearchConfig = msgspec.field(default_factory=SearchConfig)
@@ -135,13 +154,15 @@ class TrainingConfig(Hyperparameters, frozen=True, kw_only=True):
     restart_fraction: Fraction = 0.0
     """Part of the games that begin with a random prefix of one of the program's best games."""
     exploration_bias_fraction: Fraction = 0.0
-    """Part of the games that are played with a random exploration bias from beginning to end (``exploration.py``)."""
+    """Part of the games that are played with an exploration bias from beginning to end. Such a *bias* is drawn at random for a
+    game, and changes the preferences of all its moves in the same way: it favours fast memory only for buffers whose benefit is
+    above some threshold (``exploration.py``)."""
     warm_start_moves: Annotated[int, Range(0)] = 0
     """Moves of the warm-start episodes on all programs together. These come first and are played by random biases alone, which
     takes a few microseconds for each move and gives diverse games. With a time limit, they end after half of it."""
     local_search_moves: Annotated[int, Range(0)] = 0
     """Moves of local search (``local_search.py``) on one of the best games, in each iteration and after the warm start. The
-    number of rounds is this number divided by the length of the program."""
+    number of rounds is this number divided by the number of moves in a game of the program, and at least 1."""
 
     # Replay
     replay_size: Annotated[int, Range(1)] = 20_000

@@ -117,6 +117,12 @@ def with_bias(
         Shape (B, 3): the improved policy.
     biases
         Shape (B, 4); a row of zeros is no bias.
+    observations
+        The observations of the B positions, whose action features the biases refer to.
+    legal
+        Shape (B, 3): which actions are legal.
+    rng
+        Source of the random numbers.
     """
     noise = rng.gumbel(size=legal.shape)
     rows = np.flatnonzero(biases.any(axis=1))
@@ -138,7 +144,8 @@ class EpisodeStart(NamedTuple):
 
 
 def play_warm_start(program_game: ProgramGame, start: EpisodeStart, rng: np.random.Generator) -> CompiledState:
-    """Play a warm-start episode to its end by an exploration bias alone, without the network."""
+    """Play a warm-start episode to its end by an exploration bias alone, without the network. Raises ValueError if an action of
+    the prefix is illegal."""
     state = program_game.game.reset()
     state.play(start.prefix)
     noise = rng.gumbel(size=(len(program_game.game.moves), 3)).astype(np.float32)
@@ -153,6 +160,8 @@ class Exploration:
     ----------
     programs
         The programs to play on.
+    config
+        How often games are continued or get a bias, and how long local search is.
     replay
         The replay buffer, whose games are continued and improved.
     rng

@@ -47,7 +47,8 @@ class Batch(NamedTuple):
 def make_batch(
     sample: Sample, programs: Sequence[ProgramGame], config: TrainingConfig, model: Model, rng: np.random.Generator
 ) -> Batch:
-    """Observations and targets of a sample; positions that are reanalysed are searched anew with ``model``."""
+    """Observations and targets of a sample; positions that are reanalysed, a random part of them, are searched anew with
+    ``model``. Raises the ValueError of the search if the model returns a value that is not a number."""
     size, unroll = len(sample.positions), config.unroll_steps
     batch = Batch(
         observations=empty_observations(config.network.observation, size),
@@ -135,8 +136,12 @@ class Learner:
 
     Parameters
     ----------
+    config
+        Sizes of the network, and settings of the training step.
     seed
         Seed of the initial weights.
+    device
+        Device of the networks: ``"cpu"`` or ``"cuda"``.
     """
 
     def __init__(self, config: TrainingConfig, seed: int, device: str = "cpu"):
@@ -157,7 +162,8 @@ class Learner:
         self.target.load_state_dict(weights)
 
     def learn(self, replay: Replay, programs: Sequence[ProgramGame], rng: np.random.Generator) -> Losses:
-        """Train on a batch of positions from a replay buffer, and set their priorities to the errors."""
+        """Train on a batch of positions from a replay buffer, and set their priorities to the errors. Raises ValueError if the
+        buffer has no games."""
         sample = replay.sample(self.config.batch_size, rng)
         losses, errors = self.update(make_batch(sample, programs, self.config, self.target_model, rng))
         replay.update(sample, errors)
@@ -172,7 +178,8 @@ class Learner:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that :meth:`state_dict` returned."""
+        """Continue from a state that :meth:`state_dict` returned; raises KeyError, ValueError or RuntimeError if it does not
+        fit."""
         self.network.load_state_dict(state["network"])
         self.target.load_state_dict(state["target"])
         self.optimizer.load_state_dict(state["optimizer"])

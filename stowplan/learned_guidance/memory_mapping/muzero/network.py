@@ -83,7 +83,7 @@ class MMapNetwork(nn.Module):
         self.reward = Head(config.hidden, config.head_layers, config.reward_bins)
 
     def initial(self, observations: ObservationTensors) -> Initial:
-        """Encode observations and predict policy and value."""
+        """Encode B observations and predict policy and value."""
         hidden = to_unit_range(self.encoder(observations))
         return Initial(hidden, self.policy(hidden), self.value(hidden))
 

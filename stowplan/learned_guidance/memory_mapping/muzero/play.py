@@ -81,7 +81,8 @@ class Policy:
         return cls(*load_policy(path, POLICY), device)
 
     def rollout(self, problem: Problem | CompiledGame, *, should_stop: Stop | None = None) -> Played | None:
-        """Play one game of the likeliest legal actions; return None if it was stopped."""
+        """Play one game of the likeliest legal actions; return None if ``should_stop``, which is called between moves, returned
+        true."""
         games = [ProgramGame(problem, self.config)]
         return next(iter(self.play(games, temperatures=np.zeros(1), should_stop=should_stop)), None)
 
@@ -150,6 +151,8 @@ class Policy:
             The programs to play, one for each of N games.
         temperatures
             (N,) temperature of the draws in each game. At 0 the likeliest action is played.
+        seed
+            Seed of the draws.
         should_stop
             Called between moves; if it returns true, playing stops.
 
@@ -201,6 +204,11 @@ class Policy:
         -------
         list
             ``count`` games; an empty list if they were stopped before their end.
+
+        Raises
+        ------
+        UsageError
+            ``simulations`` is less than 1.
         """
         rng = np.random.default_rng(seed)
         config = self.config.search_at(self.file.provenance.training_steps)

@@ -107,7 +107,7 @@ class Sample(NamedTuple):
 
 
 class Replay:
-    """The replay buffer that the module describes."""
+    """The replay buffer that the module describes; ``programs`` is the number of programs."""
 
     def __init__(self, config: TrainingConfig, programs: int):
         self._config = config
@@ -132,7 +132,8 @@ class Replay:
         return [*self.demonstrations, *(game for games in self.elite for game in games)]
 
     def add(self, game: Trajectory) -> None:
-        """Add a finished game."""
+        """Add a finished game: a demonstration to the demonstrations, any other to the newest games, in place of the oldest one
+        if they are full, and to the best games if it is one of them."""
         if game.is_demonstration:
             self.demonstrations.append(game)
             return

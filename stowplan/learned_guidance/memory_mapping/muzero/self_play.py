@@ -32,7 +32,8 @@ def as_f32(array: NDArray[Any]) -> F32:
 
 
 class ProgramGame:
-    """A game with its observer. It is made from a program, or from a game that exists already."""
+    """A game with its observer, which encodes its states as observations. It is made from a program, or from a game that exists
+    already."""
 
     def __init__(self, program: Problem | CompiledGame, config: TrainingConfig):
         self.game = program if isinstance(program, CompiledGame) else CompiledGame(program, placing=config.placing)
@@ -78,7 +79,7 @@ class Episode:
 
 
 def episode_of(program_game: ProgramGame, game: Trajectory, bias: Bias = NO_BIAS) -> Episode:
-    """Restore a game in progress from its trajectory."""
+    """Restore a game in progress from its trajectory; raises ValueError if an action is illegal."""
     state = program_game.game.reset()
     state.play(game.actions)
     return Episode(
@@ -128,12 +129,14 @@ def _play_prefix(program_game: ProgramGame, episode: Episode, actions: NDArray[n
 
 
 class SelfPlay:
-    """``games`` games side by side. When one ends, another begins.
+    """``config.games`` games side by side. When one ends, another begins.
 
     Parameters
     ----------
     programs
         The programs to play.
+    config
+        Number of games, and settings of the search and of the observation.
     begin
         Called for each new game; decides how it begins.
 
@@ -165,7 +168,8 @@ class SelfPlay:
 
     def advance(self, model: Model, step: int, rng: np.random.Generator) -> list[Trajectory]:
         """Make one move in each game; return the finished games. The first call begins the games. ``step`` is the number of
-        training steps so far."""
+        training steps so far, on which the temperature of the search depends. Raises ValueError if the model returns a value
+        that is not a number."""
         self.episodes = self.episodes or [self._new_episode() for _ in range(self._config.games)]
         for row, episode in enumerate(self.episodes):
             self._programs[episode.program].observer.observe(episode.state, self._observations, row)

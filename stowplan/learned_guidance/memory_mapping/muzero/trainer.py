@@ -89,15 +89,21 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
     ----------
     problems
         Programs to learn. The program of each game is drawn uniformly.
+    config
+        Sizes of the network, and settings of training.
     seed
         Seed of all random numbers.
     device
         Device of the network: ``"cpu"`` or ``"cuda"``.
     weights
-        Initial weights, from a network of the same sizes.
+        Initial weights, from a network of the same sizes; None for random ones.
+    clock
+        A monotonic clock in seconds.
 
     Raises
     ------
+    RuntimeError
+        If ``weights`` are of other sizes.
     InputError
         If there is no program, or one has no moves.
     UsageError
@@ -238,7 +244,7 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         self.best[game.program].offer(game.return_ps, game.actions, games=games)
 
     def plan(self, number: int) -> Plan | None:
-        """Return the plan of the best game of program ``number``; None if there is none."""
+        """Return the plan of the best game of the program with this number; None if it has no game yet."""
         actions = self.best[number].actions
         if actions is None:
             return None

@@ -51,7 +51,8 @@ Bytes = NDArray[np.uint8]
 
 
 class BufferFeature(IntEnum):
-    """Features of one buffer: table 1 of the paper, derived features, and the state of its tensor in the game."""
+    """Features of one buffer: table 1 of the paper, derived features, and the state of its tensor in the game. Features whose
+    names begin with IS, HAS, MAY or NEEDS are 0 or 1."""
 
     IS_PRESENT = 0  # all features are 0 if there is no such buffer
     SIZE = 1  # of capacity

@@ -1,7 +1,13 @@
-"""Observations of MMap-MuZero (Wang et al. 2023, section 4.3.1): buffers, memory map, profiles, actions, globals.
+"""Observations of MMap-MuZero (Wang et al. 2023, section 4.3.1): arrays with the features that its network reads.
 
-``layout.py`` defines the layout, and ``compiled.py`` encodes a state. This file computes, once for each game, the features of
-its buffers that no move changes, and the scales of the others.
+The arrays describe buffers, the map of fast memory over time, the memory that is occupied at the time of the move, the supply
+of time for copies, the possible actions, and the game as a whole. ``layout.py`` defines them, and ``compiled.py`` encodes a
+state. This file computes, once for each game, the features that no move changes. It also computes the numbers by which the
+encoder divides other features, for example the mean benefit of a move.
+
+A *visit* of a tensor is its use by one step, or all of its uses in a loop that it enters or leaves. A move decides whether the
+reads or the writes of a visit are served from fast memory; *buffer* is the paper's word for what a move decides about. The
+*benefit* of a move is the time that these uses would save in fast memory.
 """
 
 from __future__ import annotations
@@ -27,7 +33,8 @@ from stowplan.learned_guidance.memory_mapping.observation.layout import (
     empty_observations,
 )
 
-#: Largest absolute base-2 logarithm of the slack; the feature is divided by it.
+#: The feature SLACK of a move is the base-2 logarithm of a ratio, divided by this number and clipped to [-1, 1]. The ratio is
+#: the time in which the move's copy may run over the time that the copy takes.
 _SLACK_RANGE = 8
 
 
@@ -76,7 +83,7 @@ def view_of(game: CompiledGame, config: ObservationConfig) -> View:
 
 
 def occupied(game: Game) -> list[tuple[int, int]]:
-    """Return the steps ``[start, end)`` during which each move occupies memory if it is served without a copy.
+    """Return the steps ``[start, end)`` during which each move occupies fast memory if it is served from there without a copy.
 
     An output occupies memory from its start to the end of its live range. An input occupies memory from the end of the tensor's
     previous visit, if there is one, to the end of its own visit.
@@ -93,7 +100,7 @@ def occupied(game: Game) -> list[tuple[int, int]]:
 
 
 def _pressure(game: CompiledGame) -> Doubles:
-    """Return for each step the bytes of all tensors between their first and their last visit, over capacity."""
+    """Return for each step the sum of the sizes of all tensors between their first and last visits, divided by the capacity."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for move in game.moves:
@@ -107,7 +114,7 @@ def _pressure(game: CompiledGame) -> Doubles:
 
 
 def _describe_moves(game: CompiledGame, config: ObservationConfig, view: View) -> None:
-    """Describe the features of table 1 of the paper, without times and benefits, and the move's flags."""
+    """Fill in sizes, ids, duration, demand and flags of all moves, and their positions in their alias groups."""
     capacity = game.problem.capacity
     for number, move in enumerate(game.moves):
         tensor = game.problem.tensors[move.tensor]
@@ -137,7 +144,11 @@ def _describe_moves(game: CompiledGame, config: ObservationConfig, view: View) -
 
 
 def _describe_place(game: CompiledGame, contents: Sequence[tuple[int, int]], view: View) -> None:
-    """Describe a move among the moves of its tensor: live range, neighbours, and the time available for copies."""
+    """Fill in the features of each move that depend on the other moves of its tensor.
+
+    They are its distances to the ends of the live range of the content and to the visits before and after it, the number of
+    later moves, and the feature SLACK, since the time available for the move's copy depends on these visits.
+    """
     clock = [0, *accumulate(game.slots.supply_ps)]
     for numbers in _numbers_by(move.tensor for move in game.moves).values():
         moves = [game.moves[number] for number in numbers]
@@ -173,14 +184,14 @@ def _first_need(moves: Sequence[Move]) -> int:
 
 
 def _slack(supply: int, demand: int) -> float:
-    """Return the feature SLACK of a move: a logarithm of the supply over the demand of its copy (ps), within -1 and 1."""
+    """Return the feature SLACK of a move from the supply and the demand of its copy, both in ps."""
     if demand == 0:
         return 1.0
     return max(min(math.log2(max(supply / demand, 1e-9)) / _SLACK_RANGE, 1.0), -1.0)
 
 
 def _describe_benefits(benefits: Doubles, view: View) -> None:
-    """Describe the benefits of all moves if all buffers are slow."""
+    """Fill in the features made of the benefits that moves have if all buffers are slow."""
     view.buffers[:, BufferFeature.FIRST_BENEFIT] = _signed(benefits / view.mean_benefit)
     view.buffers[:, BufferFeature.BENEFIT_RANK] = _ranks(benefits)
     view.buffers[:, BufferFeature.DENSITY_RANK] = _ranks(benefits / view.area)
@@ -195,7 +206,7 @@ def _ranks(values: Doubles) -> Doubles:
 
 
 def _describe_program(game: CompiledGame, pressure: Doubles, view: View) -> None:
-    """Describe the global features that are the same in all states."""
+    """Fill in the global features that are the same in all states."""
     problem, features = game.problem, view.globals
     demand = sum(problem.tensors[move.tensor].copy_in_ps for move in game.moves if not move.is_output)
     features[GlobalFeature.MEAN_PRESSURE] = _ratio(pressure.mean() if len(pressure) else 0.0)
@@ -217,7 +228,8 @@ def _numbers_by(keys: Any) -> dict[int, list[int]]:
     return numbers
 
 
-# The logarithms of ``compiled.py``, for arrays.
+# ``_near``, ``_ratio`` and ``_signed`` are the functions ``near``, ``ratio`` and ``signed`` of ``compiled.py``, which are
+# logarithms that keep features small, for arrays and in single precision.
 
 
 def _near(steps: Any) -> Any:

@@ -51,14 +51,16 @@ class Curriculum:
         return self.open[int(rng.integers(len(self.open)))]
 
     def refuse(self, number: int, ii: int, most: int) -> None:
-        """Record that no instruction can be placed at this interval. If there is no larger interval, exclude the problem."""
+        """Record that no instruction of the problem with this number can be placed at the interval ``ii``. If there is no
+        larger interval, that is, if ``ii`` is at least ``most``, exclude the problem."""
         self.least[number] = max(self.least[number], ii + 1)
         self.next[number] = max(self.next[number], ii + 1)
         if ii >= most and number in self.open:
             self.open.remove(number)
 
     def end(self, number: int, plan: Plan | None, ii: int, most: int) -> None:
-        """Record the end of an episode. After a plan the next interval is 1 smaller; after a failure, 1 larger."""
+        """Record the end of an episode at the interval ``ii``. After a plan the next interval is 1 smaller, but not below the
+        least one; after a failure (``plan`` is None) it is 1 larger, but not above ``most``."""
         self.next[number] = min(ii + 1, most) if plan is None else max(ii - 1, self.least[number])
         if plan is not None and plan.objective < self.objectives[number]:
             self.objectives[number] = plan.objective
@@ -96,7 +98,8 @@ class Lesson(gymnasium.Env[Observation, np.int64]):
         self._number = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Observation, dict[str, Any]]:
-        """Begin an episode. The seed is for all later draws."""
+        """Begin an episode of a problem that can be mapped; ``options`` have no effect. The seed is for all later draws. Raise
+        InputError if no problem can be mapped."""
         if seed is not None:
             self._rng = np.random.default_rng(seed)
         while True:
@@ -131,7 +134,8 @@ def limits_of(problems: Sequence[Problem]) -> Limits:
 
 
 def lessons(problems: Sequence[Problem], config: PpoConfig, curriculum: Curriculum) -> list[Lesson]:
-    """Return the environments of a run. They share the data of the problems."""
+    """Return the environments of a run, ``config.environments`` of them. They share the data of the problems. Raise InputError
+    if a problem cannot be mapped."""
     first = ModuloSchedulingEnv(
         list(problems),
         first=config.first,
@@ -177,7 +181,8 @@ class Examples:
             self._plans.append(([seen for seen, _ in steps], [action for _, action in steps]))
 
     def batch(self, size: int, rng: np.random.Generator) -> tuple[dict[str, Tensor], Tensor]:
-        """Draw ``size`` steps, up to :data:`TOGETHER` of each plan, because they share the embedding of its graph."""
+        """Draw ``size`` steps, up to :data:`TOGETHER` of each plan, because they share the embedding of its graph. Return the
+        observations and the actions to choose. There must be at least one plan; otherwise ValueError is raised."""
         seen: list[Observation] = []
         actions: list[int] = []
         while len(seen) < size:
@@ -191,7 +196,8 @@ class Examples:
 
 
 def imitate(network: Network, optimizer: torch.optim.Optimizer, batch: tuple[dict[str, Tensor], Tensor], clip: float) -> float:
-    """Make one step of the optimizer; return the cross entropy before it."""
+    """Make one step of the optimizer on a batch of :meth:`Examples.batch`, with gradients clipped to the norm ``clip``; return
+    the cross entropy before it."""
     seen, actions = batch
     scores = network(seen)[0].flatten(1).masked_fill(seen["mask"].flatten(1) == 0, -1e8)
     loss = torch.nn.functional.cross_entropy(scores, actions)

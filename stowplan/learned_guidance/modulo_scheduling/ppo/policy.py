@@ -54,7 +54,8 @@ class Policy(Player):
         return cls(network, content)
 
     def choice(self, mappings: Sequence[Mapping], rng: np.random.Generator, temperature: float) -> Choice:
-        """Return the function that chooses places with the network. It embeds each graph once for all steps."""
+        """Return the function that chooses places with the network. It embeds each graph once for all steps. Raise ValueError
+        if there are no mappings."""
         problems = {id(mapping.problem): mapping for mapping in mappings}
         limits = Limits.of([mapping.problem for mapping in problems.values()], max(mapping.ii for mapping in mappings))
         row = {key: number for number, key in enumerate(problems)}

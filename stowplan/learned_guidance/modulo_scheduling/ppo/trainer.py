@@ -173,10 +173,14 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
     ----------
     problems
         Loop bodies to learn on; each episode draws one.
+    config
+        Sizes of the network, and settings of training.
     seed
         Seed of all random numbers.
     weights
-        Initial weights, from a network of the same sizes.
+        Initial weights, from a network of the same sizes; None for random ones.
+    clock
+        A monotonic clock in seconds.
 
     Raises
     ------
@@ -265,7 +269,8 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
         return max(0, self.config.imitation_steps - self.imitated) if len(self.examples) else 0
 
     def demonstrate(self, number: int, plan: Plan) -> None:
-        """Add a plan of problem ``number`` to imitate before all rounds; raise InputError if its mapping is not legal."""
+        """Add a plan of the problem with this number to imitate before all rounds; raise InputError if it is of another
+        problem, or if its mapping is not legal."""
         problem = self.problems[number]
         if plan.problem != problem.digest:
             raise InputError(f"is a plan of another problem, expected one of {problem.name}")
@@ -335,7 +340,7 @@ class Trainer(BaseTrainer[PpoConfig, Progress]):
     # Plans and files
 
     def plan(self, number: int) -> Plan | None:
-        """Return the best plan for problem ``number`` found in training; None if there is none."""
+        """Return the best plan for the problem with this number that training has found; None if there is none."""
         best = self.curriculum.best[number]
         if best is None:
             return None

@@ -81,7 +81,7 @@ def unpack_maps(packed: Sequence[Tensor], layers: int) -> list[Ints]:
 
 
 def array_of(tensor: Tensor, kind: type[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Convert a tensor to an array; raise ValueError if it has another type or shape."""
+    """Convert a tensor to an array of its own; raise ValueError if it has another type or shape."""
     array = tensor.numpy()
     if array.dtype != kind or array.shape != shape:
         raise ValueError(f"found {array.dtype} of shape {array.shape}, expected {np.dtype(kind)} of shape {shape}")

@@ -40,7 +40,7 @@ class Losses(NamedTuple):
 
 
 class Inputs:
-    """A network of layers as tensors."""
+    """A network of layers as tensors; ``depth`` is the number of levels of the Graph U-Net."""
 
     def __init__(self, graph: Graph, depth: int):
         features = torch.from_numpy(graph.features)
@@ -58,8 +58,10 @@ class Learner:
 
     Parameters
     ----------
+    config
+        Sizes of the networks, and settings of the step.
     graphs
-        Graphs of the networks to learn on.
+        Graphs of the networks to learn on, at least one, for chips with the same number of tiers.
     seed
         Seed of the initial weights.
     """
@@ -84,6 +86,8 @@ class Learner:
 
         Parameters
         ----------
+        network
+            Index of the network of layers in ``graphs``; the same in the methods below.
         maps
             [B, N, 2] proposed tiers for the network with index ``network``.
         rewards
@@ -155,7 +159,7 @@ class Learner:
 
     @torch.no_grad()
     def posteriors(self, network: int, rows: Sequence[Floats]) -> Floats:
-        """Return the probabilities ``[M, N, 2, T]`` of actors with other weights."""
+        """Return the probabilities ``[M, N, 2, T]`` of M actors, each with its weights in one row of ``rows``."""
         inputs = self.inputs[network]
         states = inputs.state.expand(len(rows), -1, -1)
         logits = self.actor(states, inputs.structure, torch.from_numpy(np.stack(rows)))
@@ -173,7 +177,7 @@ class Learner:
         return weights
 
     def load_weights(self, weights: Floats) -> None:
-        """Set the weights of the actor."""
+        """Set the weights of the actor; raise RuntimeError if their number is wrong."""
         with torch.no_grad():
             self.actor.row.copy_(torch.from_numpy(weights))
 
@@ -182,7 +186,8 @@ class Learner:
         return {name: getattr(self, name).state_dict() for name in _PARTS} | {"steps": self.steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that :meth:`state_dict` returned."""
+        """Continue from a state that :meth:`state_dict` returned; raise KeyError, ValueError or RuntimeError if it does not
+        fit."""
         for name in _PARTS:
             getattr(self, name).load_state_dict(state[name])
         self.steps = int(state["steps"])

@@ -1,12 +1,12 @@
 """Graph U-Nets (Gao and Ji, 2019) as EGRL's actor and critic: graph attention, top-k pooling, summed skips.
 
-The parameters of a network are one row of numbers, which the evolution changes. A forward pass takes one row for all graphs of
-a batch, or one row for each graph, such as a whole population. All graphs of a batch have the same structure and different
-features.
+The parameters of a network are one row of numbers, which the evolution changes. In a forward pass, either all graphs of a batch
+share one row, or each graph has a row of its own, so that one pass can evaluate a whole population. The graphs of a batch are
+copies of one graph: they have the same nodes and edges, but each may have other features.
 
 Gao and Ji square the adjacency matrix of the remaining nodes before each pooling, so that nodes without remaining neighbours
-stay connected. Here level ``l`` has the edges of the graph's power ``2 ** l`` between the remaining nodes, which is computed
-only once.
+stay connected. Here, two remaining nodes of level ``l`` are connected if at most ``2 ** l`` edges of the original graph lead
+from one to the other (its graph power ``2 ** l``). These powers are computed once for each graph, before any pooling.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Shape:
     """Sizes of a network."""
 
     features: int
-    """Columns of a node, including the previous actions."""
+    """Columns of a node: its features, and the tiers that the previous proposal gave to its weights and its output."""
     hidden: int
     """Width of the hidden layers."""
     heads: int
@@ -59,26 +59,29 @@ class Structure:
 
     def __init__(self, nodes: int, edges: npt.NDArray[np.int64], depth: int):
         self.nodes = nodes
-        ones = np.ones(edges.shape[1], np.int8)
-        near = sparse.csr_array((ones, (edges[0], edges[1])), shape=(nodes, nodes)) + sparse.eye_array(
-            nodes, dtype=np.int8, format="csr"
-        )
+        # Boolean, as a product of integers counts paths, and a count that overflows to 0 would lose its edge.
+        near = sparse.csr_array(
+            (np.ones(edges.shape[1], np.bool_), (edges[0], edges[1])), shape=(nodes, nodes)
+        ) + sparse.eye_array(nodes, dtype=np.bool_, format="csr")
         self.powers: list[Tensor] = []
         """[2, E] edges of each level, from and to, including a loop at each node."""
-        for _ in range(depth):
+        for level in range(depth):
+            if level:
+                near = near @ near
             adjacency = near.tocoo()
             self.powers.append(torch.from_numpy(np.stack([adjacency.row, adjacency.col]).astype(np.int64)))
-            near = near @ near
-            near.data[:] = 1
         self._copies: dict[int, Tensor] = {}
 
     def edges(self, level: int, kept: Tensor | None, copies: int) -> Tensor:
-        """Return the edges [2, E] of all copies, whose nodes are numbered consecutively.
+        """Return the edges [2, E] of a whole batch. The nodes of its graphs are numbered consecutively, one graph after the
+        other.
 
         Parameters
         ----------
         kept
-            [B, k] remaining nodes of each copy; None for all.
+            [B, k] remaining nodes of each graph; None for all.
+        copies
+            Number of graphs in the batch.
         """
         source, target = self.powers[level]
         if kept is None:
@@ -155,7 +158,8 @@ class RowNetwork(nn.Module):
                 vector = parts[f"pool{level - 1}"]
                 score = torch.tanh((x @ vector)[..., 0] / (vector.norm(dim=1) + _EPSILON))
                 count = math.ceil(POOLING_RATIO * x.shape[1])
-                # Ordered by index, not by score, so that equal graphs are summed in the same order.
+                # Sorted by index, not by score: graphs that keep the same nodes then have them in the same order, so that sums
+                # over nodes are rounded in the same way.
                 chosen = score.detach().sort(dim=1, descending=True, stable=True).indices[:, :count].sort(dim=1).values
                 above.append((x, edges, chosen))
                 x = x.gather(1, _wide(chosen, x)) * score.gather(1, chosen)[..., None]
@@ -211,7 +215,13 @@ class Actor(RowNetwork):
 
 
 class Critic(RowNetwork):
-    """Two estimates of the reward of a map."""
+    """Two estimates of the reward of a map.
+
+    Parameters
+    ----------
+    pooling
+        How the nodes of a graph are combined: ``max`` or ``mean``.
+    """
 
     def __init__(self, shape: Shape, pooling: str):
         self._pooling = pooling

@@ -56,7 +56,8 @@ class Policy:
         Raises
         ------
         InputError
-            If the problem has no node features, or its chip has another number of tiers than the policy was trained for.
+            If the problem has no node features or wrong ones (:func:`graph_of`), or if its chip has another number of tiers
+            than the policy was trained for.
         """
         inputs = Inputs(self._graph(problem), self.actor.shape.depth)
         with torch.no_grad():

@@ -36,7 +36,7 @@ class Chromosome:
 
     @classmethod
     def random(cls, layers: int, tiers: int, rng: np.random.Generator, temperatures: tuple[float, float]) -> Chromosome:
-        """Draw priors and temperatures uniformly."""
+        """Draw priors uniformly up to :data:`PRIORS`, and temperatures uniformly from the range ``temperatures``."""
         return cls(
             prior=rng.uniform(0.0, PRIORS, (layers, 2, tiers)).astype(np.float32),
             temperature=rng.uniform(*temperatures, (layers, 2)).astype(np.float32),
@@ -81,6 +81,8 @@ class Chromosome:
             Mean number of tensors that get another likeliest tier; 0: every prior changes a little, as in the paper.
         movable
             [M, 2] the tensors to place: layer, and 0 for weights or 1 for the output.
+        least_temperature
+            Temperatures change a little, but not below this one.
         """
         change = rng.normal(*TEMPERATURE_CHANGE, self.temperature.shape)
         temperature = np.maximum(self.temperature * change, least_temperature).astype(np.float32)
@@ -132,7 +134,8 @@ class Member:
     fitness: float = -np.inf
     """Reward of the last proposal; a child without a proposal has its parent's fitness."""
     is_judged: bool = False
-    """Whether the fitness is that of an own proposal."""
+    """Whether the fitness is that of its own proposal, and not of its parent's. A member that is not judged is evaluated in the
+    next generation."""
 
     @property
     def is_chromosome(self) -> bool:
@@ -166,8 +169,10 @@ class Evolution:
 
         Parameters
         ----------
+        members
+            The present generation, at least one member.
         visitors
-            Candidates for selection besides the members.
+            Candidates for selection besides the members, such as the learner's proposals.
         """
         config = self.config
         ranked = sorted([*members, *visitors], key=lambda member: -member.fitness)

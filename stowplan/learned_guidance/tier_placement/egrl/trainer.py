@@ -82,10 +82,15 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
     ----------
     problems
         Networks to learn on. The generations use them in turn.
+    config
+        Configuration of training.
     seed
         Seed of all random numbers.
     weights
         Weights of an actor of the same sizes, in one row: initial weights of the learner, and of one member of the population.
+        None for random ones.
+    clock
+        A monotonic clock in seconds.
 
     Raises
     ------
@@ -190,11 +195,12 @@ class Trainer(BaseTrainer[EgrlConfig, Progress]):
         )
 
     def plan(self, number: int) -> Plan | None:
-        """Return the best map of network ``number`` as a plan; None if there is none."""
+        """Return the best map of the network of layers with this number as a plan; None if there is none."""
         return self.networks[number].plan()
 
     def demonstrate(self, number: int, plan: Plan | Ints) -> None:
-        """Add a map of network ``number`` from elsewhere as a demonstration. It does not count as an evaluation.
+        """Add a map from elsewhere for the network of layers with this number as a demonstration. It does not count as an
+        evaluation.
 
         The map is added to the learner's replay with its reward without noise, and the policy imitates it (with ``imitation``).
         The agent's best map does not change.

@@ -49,7 +49,7 @@ class Replay:
         """Number of maps of each network that have been added so far."""
 
     def add(self, network: int, tiers: Ints, reward: float) -> None:
-        """Add a map ``[N, 2]``."""
+        """Add a map ``[N, 2]`` of the network with this index, in place of its oldest one if there is no room."""
         place = self._added[network] % self._room
         # The next free slot of the ring, or the slot of the oldest map.
         self._maps[network][place : place + 1] = [tiers.astype(np.int8)]
@@ -57,7 +57,8 @@ class Replay:
         self._added[network] += 1
 
     def sample(self, network: int, size: int, rng: np.random.Generator) -> tuple[Ints, npt.NDArray[np.float32]]:
-        """Draw maps ``[size, N, 2]`` and their rewards ``[size]`` uniformly."""
+        """Draw maps ``[size, N, 2]`` of the network with this index and their rewards ``[size]`` uniformly, with replacement;
+        raise ValueError if it has none."""
         drawn = rng.integers(len(self._rewards[network]), size=size).tolist()
         maps = np.array([self._maps[network][place] for place in drawn], np.int64)
         return maps, np.array([self._rewards[network][place] for place in drawn], np.float32)
@@ -99,7 +100,8 @@ class Best:
 
 
 class Network:
-    """A network to train on: its chip, its graph, and its best map."""
+    """A network to train on: its chip, its graph, and its best map. ``seed`` is that of the noise of measurements. Raises
+    InputError if the problem has no node features or wrong ones."""
 
     def __init__(self, problem: Problem, config: EgrlConfig, seed: int):
         self.problem = problem
@@ -112,7 +114,7 @@ class Network:
         """[M, 2] tensors to place: layer, and 0 for weights or 1 for the output."""
 
     def evaluate(self, maps: Ints) -> npt.NDArray[np.float64]:
-        """Return the rewards of maps, and update the best map."""
+        """Return the rewards [K] of maps [K, N, 2], and update the best map. Each map counts as an evaluation."""
         evaluations = self.chip.evaluate_many(maps)
         best = self.best
         for tiers, speedup, latency in zip(maps, evaluations.speedups.tolist(), evaluations.latency_ps.tolist(), strict=True):
@@ -182,7 +184,7 @@ class Network:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a state that :meth:`state_dict` returned."""
+        """Continue from a state that :meth:`state_dict` returned; raise one of ``checkpoint.DAMAGE`` if it is not valid."""
         layers = len(self.problem.layers)
         speedup, latency, evaluations = state["best"]
         tiers = unpack_maps(state["best_tiers"], layers)
@@ -257,12 +259,15 @@ class Proposer:
         return tiers
 
     def rectify_proposals(self, maps: Ints, members: Sequence[Member]) -> tuple[Ints, list[Member]]:
-        """Rectify the draws of chromosomes, which adopt the result; with ``repair_networks`` rectify all proposals.
+        """Rectify the draws of chromosomes, which adopt the result; with ``repair_networks`` rectify all proposals. Return the
+        maps and the members after that.
 
         Parameters
         ----------
         maps
             [K, N, 2] proposals of these members, possibly followed by others.
+        members
+            The members that made the first of these proposals, in the same order.
         """
         repaired_members = list(members)
         encodings = {at: member.encoding for at, member in enumerate(members) if isinstance(member.encoding, Chromosome)}

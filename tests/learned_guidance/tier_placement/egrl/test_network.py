@@ -136,3 +136,14 @@ def test_rows_of_a_population_are_networks_of_their_own() -> None:
     together = actors[0](states.expand(3, -1, -1), structure, rows)
     alone = torch.cat([actor(states, structure) for actor in actors])
     assert torch.allclose(together, alone, **CLOSE)
+
+
+def test_an_edge_stays_however_many_paths_stand_for_it() -> None:
+    # Between two nodes of these graphs there are 256 paths of two edges or loops, which is 0 in eight bits.
+    nodes = 256
+    complete = np.array([(a, b) for a in range(nodes) for b in range(nodes) if a != b]).T
+    star = complete[:, (complete == 0).any(axis=0)]
+    for edges in (star, complete):
+        structure = Structure(nodes, edges, SHAPE.depth)
+        assert [power.shape[1] for power in structure.powers] == [nodes + edges.shape[1], nodes**2, nodes**2]
+    assert bool(any_actor(0)(torch.randn(1, nodes, SHAPE.features), structure).isfinite().all())

@@ -33,7 +33,7 @@ RESETS = 3
 BACKUP = 4
 """Position that Drop-backup goes back to: the moves from there on are undone."""
 BINDING = 5
-"""Number of tensors that bind later moves."""
+"""Number of tensors that bind later moves (:data:`BINDS`). While it is 0, :data:`BACKUP` follows the current move."""
 RESIDENCIES = 6
 """Number of residencies."""
 LAST_TO_END = 7

@@ -3,12 +3,12 @@
 Offsets: the residencies are in a linked list by their ends. New moves concern steps near the end of the placed residencies, so
 that a walk from the residency that ends last meets few residencies that end too early to be in the way.
 
-Windows: equation 6 of the paper forbids certain overlaps of copy windows; marks on the slots tell which. A window of one slot
-is in conflict with another window if the slot is strictly inside that one (mark INTERIOR). A longer window is in conflict if
-another one contains two consecutive slots of it (CROSSED), or contains a slot that is strictly inside it (COVERED). Any part of
-a window without conflicts has none either. Both searches are linear: as the far end of the window moves, the near end that
-satisfies the demand moves in the same direction, so that the first window found is the best; and if one window is in conflict
-at some place, all windows over that place are.
+Windows: equation 6 of the paper (Wang et al. 2023) forbids certain overlaps of copy windows; marks on the slots tell which. A
+window of one slot is in conflict with another window if the slot is strictly inside that one (mark INTERIOR). A longer window
+is in conflict if another one contains two consecutive slots of it (CROSSED), or contains a slot that is strictly inside it
+(COVERED). Any part of a window without conflicts has none either. Both searches are linear: as the far end of the window moves,
+the near end that satisfies the demand moves in the same direction, so that the first window found is the best; and if one
+window is in conflict at some place, all windows over that place are.
 """
 
 from __future__ import annotations
@@ -116,8 +116,8 @@ def _join(data: Ints, rows: int, one: int, two: int) -> None:
 def latest_window(data: Ints, slots: int, demand: int, first: int, last: int, strict: int) -> tuple[int, int]:
     """The window of a copy-in within the slots ``[first, last)`` with the latest start, and then the latest end.
 
-    Returns (-1, -1) if there is none. ``slots`` is the index in ``data`` at which the slots begin. With ``strict``, the window
-    ends at ``last``.
+    The supply of its slots must be at least ``demand``, the time in ps that the copy takes. Returns (-1, -1) if there is none.
+    ``slots`` is the index in ``data`` at which the slots begin. With ``strict``, the window ends at ``last``.
     """
     end = last
     while end > first:
@@ -182,7 +182,8 @@ def earliest_window(data: Ints, slots: int, demand: int, first: int, last: int, 
 
 @njit_once
 def book(data: Ints, slots: int, demand: int, first: int, last: int, from_end: bool) -> None:
-    """Use the supply of a window for a copy: from its last slot backwards (copy-in), or from its first one on (copy-out)."""
+    """Use the supply of a window for a copy that takes ``demand`` ps: from its last slot backwards (copy-in, ``from_end``), or
+    from its first one on (copy-out)."""
     for index in range(last - first):
         cell = slots + layout.SLOT * (last - 1 - index if from_end else first + index)
         amount = min(data[cell + layout.SUPPLY_PS], demand)
