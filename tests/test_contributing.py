@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import stowplan
+from stowplan import kinds
 from stowplan.hardware.targets.toml_files import template
 from tests.paths import EXAMPLES, ROOT
 from tests.patience import HANG
@@ -238,19 +240,92 @@ def test_a_chip_is_one_file(tmp_path: Path) -> None:
     assert stowplan.read(EXAMPLES / "alexnet_inf_b1.hlo.txt.gz", target=path).digest
 
 
+LOWERING = """
+from stowplan.models.packing.problem import Buffer, Problem
+
+
+def stacked(graph):
+    sizes = enumerate(tensor.size for tensor in graph.tensors)
+    return Problem(buffers=tuple(Buffer(id=str(at), lower=0, upper=1, size=size) for at, size in sizes))
+"""
+
+STACK = """def _open_stack(source: Source, options: ReadOptions) -> Opened:
+    from stowplan.frontends.graph.stacked import stacked
+
+    return Opened(stacked(read_graph(source, options)))
+
+
+STACK = InputFormat(
+    what=_words,
+    suffixes=(".json",),
+    accepts=_options,
+    matches=lambda source: source.target == "stack",
+    open=_open_stack,
+    targets=TargetFamily.of_one("graphs to stack", "packing", "stack", "offsets that overlap nowhere", "no overlaps"),
+)
+
+FORMATS = (STACK, """
+
+
+def test_a_kind_that_graphs_are_planned_for_is_a_lowering_and_a_format(tmp_path: Path) -> None:
+    copy = changed_copy(tmp_path, {"frontends/graph/__init__.py": [("FORMATS = (", STACK)]})
+    (copy / "stowplan" / "frontends" / "graph" / "stacked.py").write_text(LOWERING)
+    graph = EXAMPLES / "cells.graph.json"
+    run(copy, "-m", "stowplan", "convert", graph, "--target", "stack", "-o", "problem.json")
+    count = len(json.loads(graph.read_text())["tensors"])
+    assert len(json.loads((copy / "problem.json").read_text())["buffers"]) == count
+    assert re.search(r"\n *stack +no chip +no overlaps", run(copy, "-m", "stowplan", "targets"))
+
+
+def test_a_kind_inside_the_package_is_seven_files_at_least() -> None:
+    package = ROOT / "stowplan"
+    for kind in kinds.registered():
+        folders = {"models": ("problem", "plan", "verify"), "portfolio": ("candidates", "kind")}
+        files = [package / folder / kind.name / f"{name}.py" for folder, names in folders.items() for name in names]
+        files += [package / "report" / f"{kind.name}.py", package / "kinds.py"]
+        assert len(files) == 7
+        assert all(file.exists() for file in files), kind.name
+        assert f'"{kind.name}"' in files[-1].read_text(encoding="utf-8")
+
+
 def test_a_kind_is_six_files_of_a_package() -> None:
     outside = ROOT / "tests" / "outside"
     files = [*outside.glob("makespan/*.py"), *outside.glob("*/entry_points.txt")]
     assert len(files) == 6
 
 
-def test_a_rule_of_memory_mapping_is_known_to_ten_files_at_most() -> None:
-    """What knows the rule that members of an alias group are fast together."""
+class WithoutTexts(ast.NodeTransformer):
+    """Removes docstrings, and the texts that describe attributes."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt:
+        return ast.Pass() if isinstance(node.value, ast.Constant) else node
+
+
+def code_of(path: Path) -> str:
+    """The text of a file without comments and docstrings."""
+    text = sources()[path]
+    return ast.unparse(WithoutTexts().visit(ast.parse(text))) if path.suffix == ".py" else re.sub("#.*", "", text)
+
+
+def test_a_rule_of_memory_mapping_is_known_to_about_twenty_files() -> None:
+    """Files that name the rule that members of an alias group are fast together, and files that act on it as ``uniform``."""
     package = ROOT / "stowplan"
-    knowing = {
-        path.relative_to(package).as_posix()
-        for path, text in sources().items()
-        if path.is_relative_to(package) and re.search(r"\balias_rule\b", text)
+    paths = {path.relative_to(package).as_posix(): path for path in sources() if path.is_relative_to(package)}
+    code = {
+        name: code_of(path) for name, path in paths.items() if re.search("alias_rule|uniform", sources()[path], re.IGNORECASE)
     }
-    assert {"models/memory_mapping/problem.py", "models/memory_mapping/verify.py"} < knowing
-    assert len(knowing) <= 10
+    naming = {name for name, text in code.items() if re.search(r"\balias_rule\b", text)}
+    # A call of ``uniform`` draws a random number.
+    acting = {name for name in code if "/memory_mapping/" in name and re.search(r"(?i)uniform\b(?!\()", code[name])} - naming
+    assert {"models/memory_mapping/problem.py", "models/memory_mapping/verify.py"} < naming
+    assert "portfolio/memory_mapping/machine.py" in acting
+    assert len(naming) <= 10
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    example = " ".join(page.partition("The rule `alias_rule` is an example of that.")[2].partition("\n## ")[0].split())
+    assert f"In all, {len(naming | acting)} files of the package know the rule." in example
+    assert f"Of these, {len(naming)} files name it:" in example
+    assert f"Another {len(acting)} files act on it as `uniform`:" in example
+    naming_part, _, acting_part = example.partition("Another")
+    for part, names in ((naming_part, naming), (acting_part, acting)):
+        listed = {Path(name).name for name in re.findall(r"`([\w/]+\.(?:py|toml))`", part)}
+        assert listed == {Path(name).name for name in names}

@@ -64,6 +64,7 @@ class Search:
     """Options for several problems that a back end solves one after the other."""
 
     options: Options
+    """Time limit of each run, determinism, seed and number of workers."""
     cancel: threading.Event | None = None
     """Once it is set, each run ends with its best plan so far; None if nothing cancels the runs."""
 

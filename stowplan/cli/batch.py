@@ -39,7 +39,7 @@ def batch_command(
             "xla=FOLDER",
             "Folder with XLA's own plans, which the results are compared with. The folder has two files for each input: "
             "the HLO module after memory-space assignment, which has the same name as the input, and the offsets, in "
-            "NAME.fastmem.txt.gz. If there are several folders, give the option once for each.",
+            "NAME.fastmem.txt.gz (docs/reference/xla.md). If there are several folders, give the option once for each.",
         ),
     ] = None,
     jobs: Annotated[
@@ -57,7 +57,7 @@ def batch_command(
         int | None,
         setting(
             "SIZE",
-            "Memory limit of all inputs together that are solved at the same time, for example 16GB. If memory_limit is "
+            "Limit on the total memory of all inputs that are solved at the same time, for example 16GB. If memory_limit is "
             "given as well, fewer inputs run at the same time if necessary; otherwise, each process gets an equal part of "
             "the limit. By default, there is no limit.",
         ),
@@ -89,8 +89,8 @@ def batch_command(
     For each input, the folder gets the plan (NAME.plan.json), the result with its objective and proven bound
     (NAME.result.json), and a line in results.jsonl; with --set certify=yes also a proof of the bound (NAME.proof.json). If the
     command is given again, it skips the inputs that are finished, unless they or the options have changed. At the end, it
-    prints a table of the results and the inputs that failed. The exit code is 0 if all inputs were solved, and otherwise the
-    highest exit code of an input.
+    prints a table of the results and the inputs that failed. The exit code is 0 if all inputs were solved. Otherwise, it is
+    the highest of the exit codes that 'stowplan solve' would have for the single inputs.
     """
     from stowplan.portfolio.batch.records import CANCELLED, worst_code
     from stowplan.portfolio.batch.run import run_batch

@@ -26,7 +26,7 @@ _REMARKS = {
     "only_second": "only in the second",
     "other_problem": "another problem (the digests differ)",
     "first_unsolved": "the first has no plan",
-    "second_unsolved": "no plan",
+    "second_unsolved": "the second has no plan",
     "unsolved": "neither has a plan",
 }
 
@@ -52,13 +52,14 @@ def compare_command(
         bool, option("--all", "", "With two plans: print all changes. By default, the first 40 of each table are printed.")
     ] = False,
     seed: Annotated[
-        int,
+        int | None,
         option(
             "--seed",
             "N",
-            "With two folders: seed of the bootstrap, which draws random samples of the inputs for the confidence intervals.",
+            "With two folders: seed of the bootstrap, which draws random samples of the inputs for the confidence intervals. "
+            "The default is 0.",
         ),
-    ] = 0,
+    ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the comparison as JSON instead of tables.")] = False,
     *,
     options: ReadOptions,
@@ -76,6 +77,10 @@ def compare_command(
     With two plans and their INPUT, it verifies both plans. It prints the decisions that the second plan changes, adds or drops,
     and the difference between the objectives. Only this form takes --all and the options that say how INPUT is read.
     """
+    is_of_plans = source is not None and others is not None
+    if seed is not None and (others is None or is_of_plans):
+        found = "two plans" if is_of_plans else "one folder"
+        raise UsageError(f"--seed: for two folders of results only, found {found}: there is no bootstrap to draw samples for")
     if source is not None and others is not None:
         _compare_plans(results, others, source, options, everything=everything, as_json=as_json)
         return
@@ -88,7 +93,7 @@ def compare_command(
         rows = _rows(first)
         say_json(rows) if as_json else say(_folder_table(rows))
     else:
-        comparison = compare(first, read_records(others), seed=seed)
+        comparison = compare(first, read_records(others), seed=seed or 0)
         say_json(comparison) if as_json else say(_two_folders_table(comparison))
 
 
@@ -230,7 +235,7 @@ def _two_folders_table(comparison: Comparison) -> str:
     ]
     mean = NONE if comparison.geometric_mean is None else f"{comparison.geometric_mean:.4f}"
     lines = [
-        render(("program", "first", "second", "ratio", "difference", "second"), rows),
+        render(("program", "first", "second", "ratio", "difference", "outcome of second"), rows),
         f"second: {comparison.wins} wins, {comparison.losses} losses, {comparison.ties} ties; "
         f"geometric mean of first / second {mean}",
     ]

@@ -29,8 +29,8 @@ MAX_WINDOWS = 200_000
 @with_options(
     texts={
         "target": "What to plan for: a chip, or a question such as the best order of operators. NAME is one of the names that "
-        "'stowplan targets' lists, or the path of a target file (TOML). The option is required unless INPUT needs no "
-        "target, as a problem file does not."
+        "'stowplan targets' lists, or the path of a target file (TOML). The option is required, except for inputs that "
+        "need no target, such as problem files."
     }
 )
 def convert_command(
@@ -40,8 +40,8 @@ def convert_command(
         option(
             "-o --output",
             "FILE",
-            "Write the problem to this file, as JSON. A packing problem is written as CSV, in the format of the allocator "
-            "minimalloc, if the name ends in .csv.",
+            "Write the problem to this file, as JSON. A packing problem, which is a list of buffers, is written as CSV, "
+            "in the format of the allocator minimalloc, if the name ends in .csv.",
         ),
     ],
     *,
@@ -100,8 +100,8 @@ def export_command(
         option(
             "--time-limit",
             "SECONDS",
-            "Time limit of the search for the constraints that limit the total time of copies. Only --set windows=linear, "
-            "which is the default, needs this search; 'stowplan settings' describes these constraints.",
+            "Time limit for finding out which constraints on the total time of copies the MILP needs. It applies only to "
+            "--set windows=linear, which is the default; 'stowplan settings' describes these constraints.",
         ),
     ] = Options().time_limit,
     quiet: Quiet = False,

@@ -34,9 +34,9 @@ def fit_jax_command(
         typer.Argument(
             metavar="MODULE:FUNCTION",
             help="The JAX function itself, not the result of jax.jit: a loss, or a training step whose loss has the "
-            "decorator stowplan.backends.jax.marked. The module may be in the current folder. You may also write a "
-            "call such as 'module:make(4,64)': the function make gets the strings '4' and '64', and returns the JAX "
-            "function, a tuple of its arguments, and the positions of its donated arguments.",
+            "decorator stowplan.backends.jax.marked (docs/guide/fit-jax.md). The module may be in the current folder. You "
+            "may also write a call such as 'module:make(4,64)': the function make gets the strings '4' and '64', and "
+            "returns the JAX function, a tuple of its arguments, and the positions of its donated arguments.",
         ),
     ],
     hbm: Annotated[

@@ -172,13 +172,14 @@ def _limits(text: str) -> int | list[int]:
 
 
 def _sizes(name: str, text: str, expected: str) -> list[int]:
-    """Parses sizes in bytes that are separated by commas.
+    """Parses sizes in bytes that are separated by commas. Of equal sizes, only the first is returned, because each size is
+    solved once, for its share of the time limit.
 
     Raises UsageError if one of them is not a size. The error message begins with ``name``, the name of the option, and ends
     with ``expected``, a description of what the option takes.
     """
     try:
-        return [size(part.strip()) for part in text.split(",")]
+        return [*dict.fromkeys(size(part.strip()) for part in text.split(","))]
     except typer.BadParameter:
         raise UsageError(f"{name}: found {text!r}, expected {expected}") from None
 

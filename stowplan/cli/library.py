@@ -83,8 +83,8 @@ def library_show_command(
         option(
             "-o --output",
             "FILE",
-            "Write the problem to this file, as JSON. A packing problem is written as CSV, in the format of the "
-            "allocator minimalloc, if the name ends in .csv.",
+            "Write the problem to this file, as JSON. A packing problem, which is a list of buffers, is written as CSV, "
+            "in the format of the allocator minimalloc, if the name ends in .csv.",
         ),
     ] = None,
     as_json: Annotated[bool, option("--json", "", "Print the row as JSON.")] = False,

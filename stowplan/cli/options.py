@@ -204,7 +204,8 @@ def with_options(
 
     The command is called with the values of the options of inputs in one keyword argument, ``options``, and with those of the
     search in another one, ``search``. If it has a parameter ``settings``, it also gets those texts of ``--set`` that name no
-    option; otherwise, such texts are errors.
+    option; otherwise, such texts are errors. The decorated command raises UsageError for a text of ``--set`` that is not valid,
+    and for a value that :class:`~stowplan.frontends.options.ReadOptions` or :class:`~stowplan.kernel.context.Options` refuses.
 
     Parameters
     ----------
@@ -214,9 +215,6 @@ def with_options(
         Names of options of the search; none by default.
     texts
         Help texts, by name of the option, that replace the general ones in this command.
-
-    The decorated command raises UsageError for a text of ``--set`` that is not valid, and for a value that
-    :class:`~stowplan.frontends.options.ReadOptions` or :class:`~stowplan.kernel.context.Options` refuses.
     """
     return functools.partial(_with_options, inputs=inputs, search=search, texts=texts or {})
 

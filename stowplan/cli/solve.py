@@ -45,7 +45,7 @@ def solve_command(
             "Start the search from an existing plan for INPUT, which is read from FILE, and compare the result with it "
             "under the name NAME. May be given several times. The name xla stands for XLA's own plan: FILE is then the HLO "
             "module after memory-space assignment, for example a.hlo.txt.gz, and the offsets must be beside it, in "
-            "a.fastmem.txt.gz. With xla, the default of --baseline is xla.",
+            "a.fastmem.txt.gz (docs/reference/xla.md). In this case, --baseline is xla by default.",
         ),
     ] = None,
     hint: Annotated[

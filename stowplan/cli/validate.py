@@ -63,8 +63,9 @@ def validate_command(
         Path | None,
         setting(
             "FOLDER",
-            "Folder that 'stowplan tune-xla --folder' filled with compilations of the programs. The policy's rewards are "
-            "then also correlated with the cycles that XLA estimated for these compilations.",
+            "Folder that 'stowplan tune-xla --folder' filled with compilations of the programs. The command then also "
+            "prints, for memory mapping, the correlation between the rewards of plans, which the policy is trained to "
+            "maximize, and their clock cycles, which are computed from XLA's estimates in these compilations.",
         ),
     ] = None,
     output: Annotated[Path | None, option("-o --output", "FILE", "Write all results to this file, as JSON.")] = None,
@@ -82,10 +83,11 @@ def validate_command(
     are (tier placement), and where and when the instructions of a loop run (modulo scheduling).
 
     For each problem, exact solvers find the optimum. Then the policy makes plans; for comparison, an untrained network of the
-    same shape makes plans, too. The command prints how far these plans are from the optimum, and which decisions make the
-    policy's plan worse than the optimum. While some policies make a plan, they predict how good it will be when it is finished;
-    for these, the command prints the rank correlation between this prediction and the quality of the finished plan. The exit
-    code is 0 if all problems were validated, and otherwise the highest exit code of a problem.
+    same architecture makes plans, too. The command prints how far these plans are from the optimum, and which decisions make
+    the policy's plan worse than the optimum. Before a plan is finished, some policies predict how good it will be; for these,
+    the command prints the rank correlation between this prediction and the quality of the finished plan. The exit code is 0 if
+    all problems were validated. Otherwise, it is the highest of the exit codes that 'stowplan solve' would have for the single
+    problems.
     """
     check_outputs((output, report), inputs=(*suites, *(policies or ())))
     from stowplan.kernel.kind import kind

@@ -285,23 +285,24 @@ def missing_text(missing: dict[str, str]) -> str:
 
 def _check_functions(model: Any) -> None:
     """Raises InputError for a model that would become too large when its functions are inlined, or that has recursive ones."""
-    bodies = {(function.domain, function.name): function.node for function in model.functions}
-    size_of: dict[tuple[str, str], int] = {}
-    walking: list[tuple[str, str]] = []
+    bodies = {(function.domain, function.name, function.overload): function.node for function in model.functions}
+    size_of: dict[tuple[str, str, str], int] = {}
+    walking: list[tuple[str, str, str]] = []
 
     def size(nodes: Iterable[Any]) -> int:
         total = 0
         for node in nodes:
-            key = (node.domain, node.op_type)
+            key = (node.domain, node.op_type, node.overload)
             total += _function(key) if key in bodies else 1
             for attribute in node.attribute:
                 for graph in (attribute.g, *attribute.graphs):
                     total += size(graph.node)
         return total
 
-    def _function(key: tuple[str, str]) -> int:
+    def _function(key: tuple[str, str, str]) -> int:
         if key in walking or len(walking) > 100:
-            raise InputError(f"found functions nested deeper than 100, or in each other: {key[1]!r}, expected a few levels")
+            name = key[1] + f":{key[2]}" * bool(key[2])
+            raise InputError(f"found functions nested deeper than 100, or in each other: {name!r}, expected a few levels")
         if key not in size_of:
             walking.append(key)
             size_of[key] = 1 + size(bodies[key])

@@ -86,7 +86,7 @@ class Program(msgspec.Struct, frozen=True, dict=True):
     loops: tuple[ProgramLoop, ...] = ()
     """The loops; an enclosing loop comes before the loops in it."""
     in_flight: tuple[InFlight, ...] = ()
-    """Tensors that asynchronous operations read or write, each with the steps that start and end the operation."""
+    """Tensors that asynchronous operations read or write, each with the steps from the start of the operation to its end."""
     value_tensor: dict[str, int] = {}
     """Number of the tensor of every value; keys are ``"instruction"``, or ``"instruction{0,1}"`` for a leaf of a tuple."""
     notes: tuple[str, ...] = ()

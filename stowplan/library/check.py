@@ -1,6 +1,8 @@
 """Checks the library without any solver: the rows of its table, and plans and certificates that somebody adds.
 
-A *row* of the table has an instance with its best known objective and bound. A *certificate* is a proof of a bound.
+A *row* of the table has an instance with its best known objective and bound. The column *certified* has the bound that a
+*certificate*, a proof that can be checked without a solver, proves; the column *bound* may be from a solver. An instance that
+may not be shipped is made by a *recipe* from files of others.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from stowplan.library.table import INFEASIBLE, TABLE, Bound, Library, Row
 #: Folders of the library that have no instances.
 PLANS, CERTIFICATES = "plans", "certificates"
 
-#: Files of more bytes than this are compressed.
+#: Plans and certificates of more bytes than this are compressed when they are added.
 MAX_PLAIN_BYTES = 16_000
 
 
@@ -76,7 +78,10 @@ def _contradictions(row: Row) -> Iterator[str]:
 
 
 def is_at_least(bound: Bound, other: Bound) -> bool:
-    """Whether a bound is at least as strong as another one; INFEASIBLE is the strongest, None the weakest."""
+    """Returns whether a bound is at least as strong as another one.
+
+    :data:`~stowplan.library.table.INFEASIBLE` is the strongest bound, None the weakest.
+    """
     if other is None or bound == INFEASIBLE:
         return True
     return bound is not None and other != INFEASIBLE and bound >= other
@@ -117,19 +122,19 @@ class Addition:
     """A valid plan, or a certificate, that somebody adds to an instance."""
 
     row: Row
-    """The row as it is with the plan or the certificate."""
+    """The new row of the instance; if the addition is not better, the row of the table."""
     is_better: bool
-    """Whether the plan or the certificate improves the objective or the certified bound, so that the row differs from that of
-    the table."""
+    """Whether the plan improves the objective, or the certificate the certified bound."""
     verdict: str
     """One line for people that compares the objective or the bound with that of the table."""
     document: PlanDocument | Certificate
     """The plan or the certificate."""
 
     def save(self, library: Library) -> Library:
-        """If the addition is better, write its file and the table, and remove an older file of the same name.
+        """If the addition is better, write its file and the table, and remove an older file of the instance.
 
-        Returns the library with the new row; an unchanged library if the addition is not better.
+        Returns the library with the new row, or ``library`` itself if the addition is not better. Raises InputError if a file
+        or folder cannot be written.
         """
         if not self.is_better:
             return library
@@ -152,14 +157,16 @@ def added(library: Library, row: Row, path: Path, *, who: str, when: str, how: s
     row
         The row of the instance.
     path
-        A plan as ``stowplan solve -o`` writes it, offsets in minimalloc's CSV, or a certificate.
+        A plan as ``stowplan solve -o`` writes it, offsets in minimalloc's CSV (for packing), or a certificate.
     who, when, how
-        Values of these columns if the plan or the certificate is better.
+        Values of these columns if the plan or the certificate is better: the finder, the day as YYYY-MM-DD, and the command or
+        method. They are not checked.
 
     Raises
     ------
     InputError
-        The file is none of these or for another kind, or the file of the instance is missing.
+        The file cannot be read, is neither a plan nor a certificate, or is a plan of another kind; or the file of the instance
+        is missing or not valid.
     VerificationError
         The plan is not valid, the certificate does not prove its bound, or a valid plan contradicts a certified bound.
     """
@@ -178,7 +185,10 @@ def added(library: Library, row: Row, path: Path, *, who: str, when: str, how: s
 
 
 def _added_certificate(row: Row, data: bytes, path: Path, noted: dict[str, str]) -> Addition:
-    """Verifies a certificate; ``data`` is its instance, and ``noted`` has the columns who, when and how."""
+    """Verifies a certificate, and raises the errors of :func:`added`.
+
+    ``data`` is the instance as JSON, and ``noted`` has the columns who, when and how.
+    """
     certificate = Certificate.load(path)
     proven = _proven(data, certificate, path)
     _check_against(row, row.objective, proven, path)
@@ -204,8 +214,8 @@ def _check_against(row: Row, objective: int | None, proven: Bound, path: Path) -
 def _with_class(row: Row) -> Row:
     """The row with the class and the bound that follow from its objective and its bounds.
 
-    An open instance whose optimum is now proven becomes hard, and one that is no longer proven becomes open. A plan below an
-    uncertified bound shows that this bound was wrong, so that the certified bound takes its place.
+    An open instance whose optimum is now proven becomes hard, and an instance whose optimum is no longer proven becomes open. A
+    plan with an objective below an uncertified bound shows that the bound was wrong, so that the certified bound replaces it.
     """
     if row.objective is not None and isinstance(row.bound, int) and row.bound > row.objective:
         row = msgspec.structs.replace(row, bound=row.certified)
@@ -227,7 +237,9 @@ def named(folder: str, row: Row, document: Any) -> str:
     Parameters
     ----------
     folder
-        PLANS or CERTIFICATES.
+        :data:`PLANS` or :data:`CERTIFICATES`.
+    row
+        The row, whose id is the name of the file.
     document
         Content of the file, on whose size the extension depends.
     """
@@ -236,6 +248,9 @@ def named(folder: str, row: Row, document: Any) -> str:
 
 
 def write(path: Path, document: Any) -> None:
-    """Writes a document, compressed if the extension is ``.gz``. Equal documents give equal bytes."""
+    """Writes a document, compressed if the extension is ``.gz``. Equal documents give equal bytes.
+
+    Raises InputError if the file cannot be written.
+    """
     data = files.encode(document)
     files.write_atomic(path, gzip.compress(data, 9, mtime=0) if path.suffix == ".gz" else data)

@@ -19,14 +19,15 @@ import msgspec
 from stowplan.document import Document
 from stowplan.json_schema import components, whole_schema
 
-#: References to Python code in docstrings, of which a schema keeps the name.
+#: A reference to Python code in a docstring; a schema only keeps the name in it.
 _ROLE = re.compile(r":\w+:`~?([^`]*)`")
 
 
 def json_schema(document: type[Document]) -> dict[str, Any]:
     """Returns the JSON Schema of the files of a class of problems or plans.
 
-    It describes structure and units. Rules between fields, which files must also obey, are on the reference page of the kind.
+    The schema describes structure and units. Rules between fields, which files must also obey, are on the reference page of the
+    kind of problem.
     """
     _, parts = components([document])
     classes = {each.__name__: each for each in _classes(document)}
@@ -80,7 +81,7 @@ def _describe(part: dict[str, Any], owner: type[Any]) -> None:
 def field_docstrings(owner: type[Any]) -> dict[str, str]:
     """Returns the docstrings below the fields of a class and of its bases, as plain text by the name of the field.
 
-    Classes whose source code is not available are left out.
+    Fields without a docstring, and classes whose source code is not available, are left out.
     """
     texts: dict[str, str] = {}
     for base in reversed(owner.__mro__):
@@ -98,5 +99,5 @@ def field_docstrings(owner: type[Any]) -> dict[str, str]:
 
 
 def _plain(docstring: str) -> str:
-    """A docstring as one line of text, without the marks of reStructuredText."""
+    """A docstring as one line of text, without the markup of reStructuredText."""
     return " ".join(_ROLE.sub(r"\1", docstring).replace("``", "").split())

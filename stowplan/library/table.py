@@ -1,7 +1,8 @@
 """The table of the library: a row for each instance, with its best known objective and bound, and who found them and how.
 
 The library is the folder ``instances`` of a clone; wheels do not have it. docs/reference/library.md explains its files and the
-columns of the table.
+columns of the table. A *certificate* is a proof of a bound that can be checked without a solver. An instance that may not be
+shipped is made by a *recipe* from files of others.
 """
 
 from __future__ import annotations
@@ -52,11 +53,11 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Name of the instance, which never changes."""
     kind: str
-    """Kind of problem, as in the file formats, such as ``packing``."""
+    """Name of the kind of problem, as in the file formats, such as ``packing``."""
     class_: Class
     """``open`` if the optimum is not proven, otherwise ``easy`` or ``hard``."""
     source: str
-    """Function and arguments that made the instance, or the recipe that makes it."""
+    """Function and arguments that made the instance, or ``recipe`` followed by the recipe that makes it."""
     digest: str
     """SHA-256 of the problem in the canonical form of certificates (:func:`stowplan.certificates.checker.reading.digest`)."""
     objective: int | None
@@ -68,7 +69,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     who: str
     """Who found the plan or the bound, whichever changed last."""
     when: str
-    """Day on which it was found, as YYYY-MM-DD."""
+    """Day on which that plan or bound was found, as YYYY-MM-DD; empty if it is not known."""
     how: str
     """Command or method by which it was found."""
     plan: str
@@ -78,7 +79,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_proven(self) -> bool:
-        """Whether it is proven that the plan is optimal, or that no plan exists."""
+        """Whether it is proven, with or without a certificate, that the plan is optimal or that no plan exists."""
         return self.bound == INFEASIBLE or (self.objective is not None and self.bound == self.objective)
 
     @property
@@ -112,8 +113,8 @@ class Library:
         Parameters
         ----------
         folder
-            The folder. By default it is the one that the environment variable ``STOWPLAN_LIBRARY`` names, or otherwise that of
-            the clone.
+            The folder. If it is None, the environment variable ``STOWPLAN_LIBRARY`` names the folder; if that is not set or
+            empty, it is the folder of the clone.
 
         Raises
         ------
@@ -175,19 +176,22 @@ class Library:
         return Certificate.load(self.folder / row.certificate) if row.certificate else None
 
     def changed(self, row: Row) -> Library:
-        """Returns a library in which this row replaces the one with the same id, or else follows all others.
+        """Returns a library in which this row replaces the row with the same id, or follows all others if there is none.
 
         No file is written.
         """
         return Library(self.folder, self.rows | {row.id: row})
 
     def save_table(self) -> None:
-        """Write the table to its file."""
+        """Write the table to its file; raises InputError if that fails."""
         files.write_atomic(self.folder / TABLE, text_of(self.rows.values()).encode())
 
 
 def read_table(path: Path) -> dict[str, Row]:
-    """Reads the rows of a table by id; raises InputError, with the line and the column, if the table is not valid."""
+    """Reads the rows of a table by id, in the order of the file.
+
+    Raises InputError, with the line and the column, if the file cannot be read or is not valid.
+    """
     lines = csv.reader(io.StringIO(files.read_text(path)))
     head = tuple(next(lines, ()))
     if head != COLUMNS:
@@ -240,5 +244,5 @@ def _row(cells: dict[str, str], place: str) -> Row:
 
 
 def _bound(text: str) -> Bound:
-    """An objective or a bound from its text; None for an empty text."""
+    """An objective or a bound from its text, which must have been checked; None for an empty text."""
     return INFEASIBLE if text == INFEASIBLE else int(text) if text else None

@@ -15,6 +15,7 @@ import msgspec
 
 from stowplan import files
 from stowplan.document import Document, PlanDocument, ProblemDocument
+from stowplan.errors import InputError
 
 #: Arena number of tensors that are in no arena, for example a result of the model that is a constant from the model file.
 NOWHERE = -1
@@ -107,10 +108,22 @@ def make_table(
         The rows, in an order that depends on the problem and the plan alone. The bytes and alignments of arenas are computed
         from them.
     results
-        Names of the rows that the model returns, in its order. Each must be the name of a row.
+        Names of the rows that the model returns, in its order. Each must be the name of exactly one row; other rows may share
+        their names.
+
+    Raises
+    ------
+    InputError
+        A result is the name of no row or of several rows.
     """
     all_rows = tuple(rows)
-    numbers = {row.name: number for number, row in enumerate(all_rows)}
+    numbers: dict[str, list[int]] = {}
+    for number, row in enumerate(all_rows):
+        numbers.setdefault(row.name, []).append(number)
+    names = tuple(results)
+    for name in names:
+        if (count := len(numbers.get(name, ()))) != 1:
+            raise InputError(f"found {count} rows of the offset table for the result {name!r}, expected exactly one")
     rows_of = [[row for row in all_rows if row.arena == number] for number in range(len(arenas))]
     return OffsetTable(
         kind=kind,
@@ -127,5 +140,5 @@ def make_table(
             for (name, capacity), rows_inside in zip(arenas.items(), rows_of, strict=True)
         ),
         rows=all_rows,
-        results=tuple(numbers[name] for name in results),
+        results=tuple(numbers[name][0] for name in names),
     )

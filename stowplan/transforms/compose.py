@@ -1,12 +1,18 @@
 """Reverses stores and composes accesses, by rules for common quasi-affine forms and by integer sets for all others.
 
+A *copy* is a loop nest that reads a value in each iteration (its *load*) and writes it to an element of a tensor (its *store*).
+A load has *pieces*, each of which reads an element of one tensor in the iterations in which its conditions hold (its *domain*);
+the first piece whose conditions hold applies (:mod:`stowplan.hardware.affine.program`).
+
 Reversing the store of a copy says which of its iterations wrote an element, and the copy's load says which element of another
 tensor that iteration read. The *view* of a tensor is the load that results (equation 1 of Zheng et al., "Optimizing
 Memory-Access Patterns for Deep Learning Accelerators", 2020, arXiv 2002.12798). Composing substitutes views into the loads of
 other statements (equation 2).
 
-Integer sets need the integer set library isl and its Python package islpy (the extra ``poly``). Tests also compare the rules
-with them.
+Integer sets need the integer set library isl and its Python package islpy (the extra ``poly``); without islpy, the functions
+that return its objects or take them raise MissingDependencyError. Tests also compare the rules with integer sets. Functions
+that compose accesses raise TimeLimitError if the time limit for reading the input is over
+(:func:`stowplan.deadline.check_reading`).
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ from stowplan.hardware.affine.program import Bound, Copy, Load, Piece
 
 
 class NotInvertibleError(Exception):
-    """Several iterations of a loop nest write one element, so that the store cannot be reversed."""
+    """Several iterations of a loop nest write the same element, so that the store cannot be reversed."""
 
 
 def reverse_store(copy: Copy, shape: tuple[int, ...]) -> tuple[tuple[Expression, ...], tuple[Bound, ...]] | None:
@@ -45,14 +51,16 @@ def reverse_store(copy: Copy, shape: tuple[int, ...]) -> tuple[tuple[Expression,
 
     Parameters
     ----------
+    copy
+        The copy.
     shape
         Shape of the tensor that the copy writes.
 
     Returns
     -------
     (tuple of Expression, tuple of Bound) or None
-        The loop indices as expressions over tensor indices, and the conditions that hold for the elements that the copy writes.
-        None if the rules do not apply to the store.
+        The loop indices as expressions over tensor indices, and the conditions that hold exactly for the elements that the copy
+        writes. None if the rules do not apply to the store.
 
     Raises
     ------
@@ -178,6 +186,8 @@ def substituted(load: Load, values: Sequence[Expression], domain: Sequence[Bound
 
     Parameters
     ----------
+    load
+        The load.
     values
         The expression that replaces each loop index of the load.
     domain
@@ -211,6 +221,8 @@ def compose(load: Load, views: Mapping[str, Load]) -> Load:
 
     Parameters
     ----------
+    load
+        The load; it is returned unchanged if it reads none of these tensors.
     views
         The view of each eliminated tensor, by the name of the tensor.
     """
@@ -242,7 +254,10 @@ def relation(extents: Extents, indices: Sequence[Expression], domain: Sequence[B
 
 
 def accesses(access_map: Any, extents: Extents) -> list[tuple[tuple[Expression, ...], tuple[Bound, ...]]]:
-    """Converts a single-valued ``islpy.Map`` to pairs (expressions, domain) over indices within ``extents``."""
+    """Converts a single-valued ``islpy.Map`` to pairs (expressions, domain) over indices within ``extents``.
+
+    The result of the map is given by the pair whose domain, a conjunction of conditions, contains the indices.
+    """
     isl = _isl()
     pieces: list[tuple[Any, Any]] = []
     isl.PwMultiAff.from_map(access_map).foreach_piece(lambda region, function: pieces.append((region, function)))
@@ -285,9 +300,9 @@ def view_of_by_sets(writers: Sequence[Copy], shape: tuple[int, ...]) -> Load:
     Raises
     ------
     NotInvertibleError
-        Several iterations write one element.
+        Several iterations of a writer write one element.
     MissingDependencyError
-        islpy is not installed.
+        Islpy is not installed.
     """
     pieces: list[Piece] = []
     for copy in reversed(writers):

@@ -19,8 +19,8 @@ from stowplan.transforms import compose as views
 
 Reason = Literal["not affine", "not invertible", "observable output", "too long"]
 
-#: A pair is kept if the access that replaces its tensor has more terms than this in all its pieces. Each copy that shuffles the
-#: elements of a shuffled tensor doubles the number of terms.
+#: A pair is kept if the access that replaces its tensor has more terms than this in all its pieces, because composing it would
+#: take long. Each copy that shuffles the elements of a shuffled tensor doubles the number of terms.
 MAX_TERMS = 2000
 
 
@@ -35,9 +35,11 @@ class Pair:
     tensor: str
     """Name of the tensor that it writes."""
     bytes: int
-    """Bytes that it writes."""
+    """How many bytes of the tensor it writes."""
     reason: Reason | None
-    """Why the pair was kept; None if it was eliminated."""
+    """Why the pair was kept; None if it was eliminated. ``not affine``: another statement reads the tensor at indices that are
+    known only at run time. ``not invertible``: several iterations write one element. ``observable output``: the program returns
+    the tensor. ``too long``: the access that would replace the tensor has more than :data:`MAX_TERMS` terms."""
     detail: str = ""
     """An explanation of the reason; empty if the pair was eliminated."""
 
@@ -60,7 +62,7 @@ class Report:
     movement_bytes: int
     """Bytes of all tensors that pairs wrote before the elimination."""
     set_calls: int
-    """Number of tensors whose accesses the rules could not reverse, so that the integer set library was used."""
+    """Number of tensors whose stores the rules could not reverse, so that the integer set library was used."""
 
     @property
     def found(self) -> int:
@@ -87,7 +89,7 @@ class Report:
         return "\n".join(lines)
 
     def by_op(self) -> dict[str, tuple[int, int]]:
-        """Returns the numbers of eliminated pairs and of all pairs for each operation; those with the most pairs come first."""
+        """Returns the numbers of eliminated pairs and of all pairs by operation; the operation with the most pairs is first."""
         total, eliminated = Counter(pair.op for pair in self.pairs), Counter(pair.op for pair in self.pairs if pair.eliminated)
         return {op: (eliminated[op], count) for op, count in total.most_common()}
 
@@ -135,7 +137,7 @@ class _Pass:
         self._views: dict[str, Load] = {}
         """Maps an eliminated tensor to the load that replaces it."""
         self._rewritten: dict[str, list[Copy]] = {}
-        """Maps a tensor to those of its writers that were visited, with rewritten loads."""
+        """Maps a tensor to the writers that were visited so far, with rewritten loads."""
         self._reasons: dict[str, tuple[Reason, str]] = {}
         """Maps a tensor that is kept to the reason and its explanation."""
         self._set_calls = 0
@@ -161,7 +163,7 @@ class _Pass:
         return replace(self._program, statements=tuple(remaining), tensors=tensors), self._report()
 
     def _decide(self, name: str, writers: list[Copy]) -> None:
-        """Find the load that replaces a tensor with these writers, or record why there is none."""
+        """Find the load that replaces a tensor with these writers, or record why the tensor is kept."""
         if name in self._program.outputs:
             self._reasons[name] = "observable output", f"the program returns {name}"
             return

@@ -15,10 +15,10 @@ import pytest
 
 from stowplan.backends import emit as emission
 from stowplan.backends.emit import FORMATS, emit, table_of, write
-from stowplan.errors import UsageError
+from stowplan.errors import InputError, UsageError
 from stowplan.kernel.kind import kind
 from stowplan.models.memory_mapping import plan as mapping
-from stowplan.models.offset_table import OffsetTable
+from stowplan.models.offset_table import OffsetRow, OffsetTable, make_table
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.models.tier_placement import plan as placement
@@ -142,6 +142,18 @@ def test_what_has_no_offsets_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(emission, "kind_of", lambda problem: replace(kind("packing"), offset_table=None))
     with pytest.raises(UsageError, match="plans of packing have no offsets to emit, those of memory mapping"):
         emit(problem, plan, "json")
+
+
+def test_a_result_is_exactly_one_row() -> None:
+    problem, plan = packing("a", "b")
+    row = OffsetRow(name="a", offset=0, size=4, start=0, end=1)
+    another = msgspec.structs.replace(row, name="b")
+    for rows, result, count in (([row], "c", 0), ([row, another, row], "a", 2)):
+        with pytest.raises(InputError, match=f"found {count} rows of the offset table for the result '{result}', expected"):
+            make_table("packing", problem, plan, {"arena": None}, rows, ["a"] * (count == 0) + [result])
+    # Rows may share a name that no result has, as the residencies of a tensor do.
+    table = make_table("packing", problem, plan, {"arena": None}, [row, another, row], ["b", "b"])
+    assert table.results == (1, 1)
 
 
 def _network(tiers: tuple[network.Tier, ...], address_spaces: bool) -> network.Problem:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from stowplan.certificates.checker.reading import UnprovenError
 from stowplan.models.banked_packing import problem as banked
 from stowplan.models.memory_mapping.problem import Piece, Problem, Step, Tensor, Use
 from stowplan.models.modulo_scheduling import problem as loops
@@ -33,6 +36,16 @@ def test_recurrence() -> None:
     v = loops.Instruction(id="v", op="add", operands=(loops.Operand(instruction="u"),))
     problem = loops.Problem(instructions=(u, v), machine=line(latency=3, spoke_depth=8))
     assert shown(problem, {"form": "recurrence", "least": 6}) == 6_000_006
+
+
+def test_a_count_of_no_slots_shows_nothing() -> None:
+    problem = loops.Problem(instructions=(loops.Instruction(id="u", op="add"),), machine=line(latency=1))
+    assert shown(problem, {"form": "resource", "tiles": [0, 1, 2, 3]}) == 1_000_001
+    with pytest.raises(UnprovenError, match=r"proof\.tiles: there are none"):
+        shown(problem, {"form": "resource", "tiles": []})
+    # This machine has no interfaces to memory.
+    with pytest.raises(UnprovenError, match=r"proof\.tiles: no interface to memory serves any of them"):
+        shown(problem, {"form": "resource", "tiles": [0, 1, 2, 3], "requests": True})
 
 
 def pair() -> Problem:

@@ -22,12 +22,12 @@ def write(folder: Path, **objectives: int | None) -> Path:
 
 
 def test_differences_and_whether_they_are_chance(cli: Cli, tmp_path: Path) -> None:
-    first = write(tmp_path / "first", a=100, b=200, c=50, only=None, left=1)
-    second = write(tmp_path / "second", a=90, b=210, c=50, only=7)
+    first = write(tmp_path / "first", a=100, b=200, c=50, only=None, left=1, late=3)
+    second = write(tmp_path / "second", a=90, b=210, c=50, only=7, late=None)
     outcome = cli("compare", first, second)
     assert outcome.code == 0, outcome.err
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
-    assert lines[0] == "program first second ratio difference second"
+    assert lines[0] == "program first second ratio difference outcome of second"
     assert "a 100 bytes 90 bytes 1.111 -10.00 % win" in lines
     assert "c 50 bytes 50 bytes 1.000 +0.00 % tie" in lines
     assert "second: 1 wins, 1 losses, 1 ties; geometric mean of first / second 1.0190" in lines
@@ -38,6 +38,7 @@ def test_differences_and_whether_they_are_chance(cli: Cli, tmp_path: Path) -> No
     assert "note: there are 2 pairs that differ: p-values mean little, none can be below 0.5" in lines
     assert "not compared, only in the first: left" in lines
     assert "not compared, the first has no plan: only" in lines
+    assert "not compared, the second has no plan: late" in lines
 
 
 def test_as_json(cli: Cli, tmp_path: Path) -> None:
@@ -46,6 +47,14 @@ def test_as_json(cli: Cli, tmp_path: Path) -> None:
     assert [pair["percent"] for pair in found["pairs"]] == [-10.0, -5.0]
     assert found["statistics"]["sign_p"] == 0.5
     assert found["statistics"]["seed"] == 3
+
+
+def test_a_seed_is_for_two_folders(cli: Cli, tmp_path: Path) -> None:
+    first = write(tmp_path / "first", a=1)
+    for paths, found in (([first], "one folder"), (["a.json", "b.json", "in.json"], "two plans")):
+        refused = cli("compare", *paths, "--seed", 0)
+        assert refused.code == 2
+        assert error_line(refused).startswith(f"stowplan: --seed: for two folders of results only, found {found}: ")
 
 
 def test_other_suites_are_one_line(cli: Cli, tmp_path: Path) -> None:

@@ -66,6 +66,22 @@ def test_a_frontier_of_no_plans_is_no_success(
     assert cli("frontier", source, "--limits", "1,2", "-q").code == code
 
 
+def test_equal_limits_share_the_time_limit_once(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "in.json"
+    training(7).save(source)
+    calls: list[tuple[object, object, float]] = []
+
+    def solved(problem: object, limits: object, *, host_limits: object, time_limit: float, **_: object) -> list[Point]:
+        calls.append((limits, host_limits, time_limit))
+        return []
+
+    monkeypatch.setattr(frontier, "frontier", solved)
+    cli("frontier", source, "--limits", "2GB,1GB,2000MB", "--host-limits", "4GB,4GB", "--time-limit", 1e6, "-q")
+    ((limits, hosts, seconds),) = calls
+    assert (limits, hosts) == ([2 * 10**9, 10**9], [4 * 10**9])
+    assert 1e6 / 3 < seconds <= 1e6 / 2
+
+
 def test_a_gap_is_a_part_of_the_added_cost() -> None:
     plan = Plan(problem="", sequence=(), objective=138, peak=21)
     assert _line(Point(22, 21, 138, 95, plan)).endswith("bound 95, gap 31.16%")

@@ -249,6 +249,27 @@ def test_functions_of_a_model_stand_in_line_within_graphs(tmp_path: Path) -> Non
     assert sorted(buffer.size for buffer in stowplan.read(path, "arena").buffers) == [1, 24, 24, 24, 24]
 
 
+@pytest.mark.parametrize("inner", ["inner", "outer"])
+def test_overloads_of_a_function_are_functions_of_their_own(inner: str, tmp_path: Path) -> None:
+    opsets = [onnx.helper.make_opsetid("", 18), onnx.helper.make_opsetid("mine", 1)]
+    bodies = {
+        "inner": [node("Relu", "a", "b")],
+        "outer": [node("f", "a", "t", domain="mine", overload=inner), node("Neg", "t", "b")],
+    }
+    functions = [
+        onnx.helper.make_function("mine", "f", ["a"], ["b"], nodes, opsets, overload=name) for name, nodes in bodies.items()
+    ]
+    call = node("f", "x", "y", domain="mine", overload="outer")
+    graph = onnx.helper.make_graph([call], "g", [info("x", [4])], [info("y", [4])])
+    path = tmp_path / "overloads.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=opsets, functions=functions, ir_version=10), path)
+    if inner == "outer":
+        with pytest.raises(InputError, match="nested deeper than 100, or in each other: 'f:outer', expected"):
+            read_onnx_file(path)
+    else:
+        assert [made.op_type for made in read_onnx_file(path).graph.node] == ["Relu", "Neg"]
+
+
 def test_a_loop_may_carry_along_what_it_does_not_change(tmp_path: Path) -> None:
     """The graph returns its own input, as TensorFlow's converter writes weights of a recurrent cell."""
     loop = body(

@@ -50,7 +50,7 @@ class Graph:
     module: Any
     """The ``torch.fx.GraphModule``."""
     specs: tuple[Any, ...]
-    """Specifications of the tensors that have to be planned, without those of its bodies."""
+    """Specifications of the graph's own tensors that have to be planned; tensors of its bodies are not included."""
     pins: tuple[int | None, ...]
     """[specs] Number of the arena that is prescribed for the tensor; None if none is."""
     padding: int
@@ -64,8 +64,8 @@ class Graph:
     returned: tuple[Any, ...]
     """Specifications of the outputs."""
     viewed: frozenset[int]
-    """``id`` of the specification of each tensor of which a node of the graph makes a view. The view is read at the bytes that
-    are planned for the tensor."""
+    """``id`` of the specification of each tensor that has a view in the graph. The view is read at the bytes that are planned
+    for the tensor."""
 
     @property
     def reserved(self) -> list[int]:
@@ -196,7 +196,10 @@ def flatten(program: Graph) -> list[Tensor]:
 
 
 def _add(graph: Graph, clock: int, tensors: dict[int, Tensor]) -> int:
-    """Add the tensors of a graph whose first node runs at the time ``clock``; returns the first time after the graph."""
+    """Add the tensors of a graph whose first node runs at the time ``clock``; returns the first time after the graph.
+
+    Raises UnsupportedError as :func:`flatten` does.
+    """
     begins, ends = [], []
     calls = {call.node: call for call in graph.calls}
     for number in range(graph.nodes):

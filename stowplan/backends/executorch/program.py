@@ -167,10 +167,10 @@ def _with_algorithm(memory_pass: Any, algorithm: MemoryPlanningAlgorithm) -> Any
 
 
 def offset_table(program: Any, method: str | None = "forward") -> OffsetTable:
-    """Returns the offsets of all planned tensors of a method. The names are those of the nodes of its graph.
+    """Returns the offsets of all planned tensors of a method, under the names of the nodes of its graph.
 
-    Tensors of graphs that its nodes run, such as the branches of a condition, are left out, and so are views, whose bytes are
-    those of another tensor.
+    Tensors of graphs that its nodes run, such as the branches of a condition, are left out. Views are left out as well, because
+    they have the bytes of another tensor.
 
     Parameters
     ----------

@@ -27,7 +27,8 @@ _TOTAL_COST = 1 << 40
 #: computed for comparison, because that takes seconds.
 _SMALL_GAP = 1e-4
 
-#: Time limit in seconds for one integer program. The search for a policy solves one after the other, up to one for each preview.
+#: Time limit in seconds for one integer program. The search for a policy solves up to one for each preview, one after the
+#: other.
 PLAN_LIMIT = 20.0
 
 

@@ -119,7 +119,7 @@ class Previews:
         return WorkloadStore(self._folder, training.name, _digest(training, policy))
 
     def _request(self, lower: Lower, compile_request: Compile) -> Any:
-        """Have the child process make one preview; returns its answer."""
+        """Have the child process make one preview; returns its answer. Raises CompileError if the process ends."""
         if self._process is None or not self._process.is_alive:
             self._process = CompilingProcess(
                 compiler.CHILD_COMMAND, self._chip.accelerator, compiler.MEMORY_LIMIT, self._compile_limit, lower.workload.name

@@ -197,7 +197,8 @@ class Loss:
         return [self._block(start, start + length, times) for start in starts] if length else []
 
     def graphs(self, roofline: Roofline) -> list[Graph]:
-        """Returns the forward passes of the parts, one for all repetitions of a block; times are those of a roofline model."""
+        """Returns the graphs of the parts' forward passes, one for all repetitions of a block, with times of a roofline
+        model."""
         different = {part.name: part for part in reversed(self.parts)}
         return [part.graph(roofline) for part in reversed(different.values())]
 
@@ -355,7 +356,7 @@ def _signature(equation: Any) -> str:
 
 
 def _flops(equation: Any) -> int:
-    """Floating-point operations of the matrix products in an equation; those in a scan are multiplied by its length."""
+    """Floating-point operations of the matrix products in an equation; in a scan, they are multiplied by its length."""
     if equation.primitive.name in _PRODUCTS:
         sizes, output = [math.prod(var.aval.shape) for var in equation.invars], math.prod(equation.outvars[0].aval.shape)
         if equation.primitive.name == "dot_general":

@@ -16,13 +16,16 @@ from stowplan.document import Document
 from stowplan.errors import InputError, brief
 from stowplan.tables import text_table
 
+#: Values of the fields ``format`` and ``version`` of reports.
 FORMAT = "stowplan.jax.fit"
 VERSION = 1
 
+#: Bytes of a MiB.
 _MIB = 1 << 20
 
-#: Why a search ended, and how the summary says it.
+#: Why a search ended; :attr:`FitReport.stop_reason` explains the values.
 StopReason = Literal["finished", "no_gain", "memory", "time_limit", "cancelled"]
+#: The words of the summary for each reason.
 _STOPPED: dict[StopReason, str] = {
     "finished": "finished",
     "no_gain": "stopped, as a further preview or compile would take longer than its gain is worth,",

@@ -104,7 +104,7 @@ class PolicySearch:
         """The peak of the last plan without the bytes that it saves; the budget of the next plan is the limit minus this."""
 
     def run(self, first: Policy | None = None) -> None:
-        """Preview recomputing everything, then plans and jax's own policies; then compile those within the limit in full.
+        """Preview recomputing everything, then plans and jax's own policies; then compile policies within the limit in full.
 
         The search ends early at the time limit or at Ctrl-C. If no policy is within the memory limit at the end, this raises no
         error, but :meth:`report` does.

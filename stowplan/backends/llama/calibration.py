@@ -389,7 +389,10 @@ def read_bench(data: str | bytes, source: str) -> list[Measurement]:
 
 
 def _row(row: Mapping[str, Any]) -> Measurement:
-    """The measurement in one row of the output, with its options as llama.cpp's other programs take them."""
+    """The measurement in one row of the output, with its options as llama.cpp's other programs take them.
+
+    A row that is not valid raises KeyError, TypeError, ValueError, AttributeError or ArithmeticError.
+    """
     words = ["-ngl", str(int(row["n_gpu_layers"]))]
     devices, shares, overrides = row.get("devices", "auto"), row.get("tensor_split", ""), row.get("tensor_buft_overrides", "")
     if devices not in ("auto", "", None):

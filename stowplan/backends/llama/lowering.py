@@ -158,8 +158,10 @@ def _mean_read(layer: ModelLayer, context: Context, prompt: int, generate: int) 
 def _part(
     model: LanguageModel, name: str, tensors: Sequence[Tensor], request: Request, batches: Sequence[MicroBatch], is_expert: bool
 ) -> Part:
-    """The part of a layer that consists of these tensors; ``is_expert`` says whether they hold experts, of which only those
-    that some token uses are read."""
+    """The part of a layer that consists of these tensors.
+
+    ``is_expert`` says whether they hold experts. Then only the experts that at least one token uses are read.
+    """
     size, values = sum(tensor.bytes for tensor in tensors), sum(tensor.values for tensor in tensors)
     used, every = (model.experts_used, model.experts) if is_expert else (1, 1)
 

@@ -1,8 +1,8 @@
 """A language model as llama.cpp places it: its layers, with the bytes of their tensors and of their caches for a context.
 
 For each architecture, rules say which buffers llama.cpp allocates. They follow ``src/llama-kv-cache*.cpp``,
-``llama-memory-recurrent.cpp`` and ``src/models`` of llama.cpp (November 2026). If the bytes by these rules were not compared
-with those that llama.cpp reports for an architecture, models of the architecture are refused.
+``llama-memory-recurrent.cpp`` and ``src/models`` of llama.cpp (November 2026). Models of an architecture are refused unless the
+bytes by these rules were compared with the bytes that llama.cpp reports for the architecture.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ _NUMBERS = (
 )
 #: The numbers of all these keys must be smaller than this.
 _LARGEST = 1 << 40
+#: Names of tensors of a layer, such as ``blk.3.ffn_up.weight``: the number of the layer, and the rest.
 _BLOCK = re.compile(r"blk\.(\d{1,9})\.(.*)")
+#: The rest of the names of tensors of a feed-forward network, and of the experts of a mixture.
 _DENSE = re.compile(r"ffn_(down|gate|up|gate_up)\.(?:weight|bias)")
 _EXPERTS = re.compile(r"ffn_(down|gate|up|gate_up)_(?:ch)?exps\.(?:weight|bias)")
 
@@ -69,7 +71,8 @@ class Architecture(NamedTuple):
     """How llama.cpp allocates the caches of an architecture."""
 
     window_pattern: int = 0
-    """Number of consecutive layers of which all but the last have a sliding window; 0 if no layer has one."""
+    """Length of the pattern of layers with a sliding window: in each group of this many consecutive layers, all but the last
+    have one. 0 if no layer has a window."""
     window: int | None = None
     """The window in tokens if the file does not state one; None if layers then have no window."""
     recurrent: Literal["no", "all", "interval", "no heads", "every layer too"] = "no"
@@ -80,7 +83,7 @@ class Architecture(NamedTuple):
     """Whether keys and values share one compressed row (multi-head latent attention)."""
 
 
-#: The architectures for which bytes were compared with those that llama.cpp reports (docs/results/llm.md).
+#: The architectures for which the computed bytes were compared with the bytes that llama.cpp reports (docs/results/llm.md).
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(),
     "qwen2": Architecture(),
@@ -199,7 +202,7 @@ def read_model(path: str | Path) -> LanguageModel:
         :func:`stowplan.frontends.gguf.read_gguf` raises it; a key that the architecture needs is missing or is no whole number;
         or the file has too few tensors, or no output layer.
     UsageError
-        Models of the architecture are refused, because its bytes were not compared with those that llama.cpp reports.
+        The architecture is not in :data:`ARCHITECTURES`.
     """
     return model_of(read_gguf(path))
 
@@ -296,7 +299,7 @@ def spilled_parts(layer: ModelLayer, experts: int) -> dict[str, list[Tensor]]:
 
 
 def is_of_experts(tensor: Tensor) -> bool:
-    """Returns whether a tensor holds the weights or biases of a layer's experts, of which each token reads only some."""
+    """Returns whether a tensor holds the weights or biases of a layer's experts; each token reads only some of them."""
     block = _BLOCK.match(tensor.name)
     return block is not None and _EXPERTS.fullmatch(block[2]) is not None
 

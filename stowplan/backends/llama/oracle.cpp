@@ -1,7 +1,7 @@
 // Reports how many bytes llama.cpp allocates for placements, without loading the weights: `oracle MODEL.gguf [HOST:PORT,...]`.
 //
 // Each line of standard input is one placement. Its fields are the values of -ngl, -ts, -ot, -c, -ub, -dev, -np, -ctk and -ctv,
-// separated by tabs. The answer to a placement is one line. For each buffer it has the name and the bytes of weights, of caches
+// separated by tabs. If the field of -dev is empty, llama.cpp uses all devices; if it is "none", it uses none. The answer to a placement is one line. For each buffer it has the name and the bytes of weights, of caches
 // and of intermediate results, separated by tabs; a ';' ends each buffer. The answer begins with FAILED if there is an error.
 #include "ggml-backend.h"
 #include "llama-ext.h"
@@ -43,7 +43,7 @@ static void answer(const char * path, const std::string & line) {
     model_params.load_mode = LLAMA_LOAD_MODE_NONE;
     model_params.n_gpu_layers = atoi(fields[0].c_str());
     std::vector<ggml_backend_dev_t> devices;
-    for (const std::string & name : parts_of(fields[5], ',')) {
+    for (const std::string & name : parts_of(fields[5] == "none" ? "" : fields[5], ',')) {
         ggml_backend_dev_t device = ggml_backend_dev_by_name(name.c_str());
         if (device == nullptr) {
             printf("FAILED: there is no device %s\n", name.c_str());
@@ -52,7 +52,8 @@ static void answer(const char * path, const std::string & line) {
         devices.push_back(device);
     }
     devices.push_back(nullptr);
-    if (devices.size() > 1) {
+    // Without a list, llama.cpp uses all devices; with an empty one, none.
+    if (!fields[5].empty()) {
         model_params.devices = devices.data();
     }
     std::vector<float> shares(llama_max_devices(), 0);

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from stowplan.backends.llama.machine import Machine
 from stowplan.errors import StowplanError
 
 #: Time limit of :meth:`Oracle.ask` in seconds for each of the placements that it is called with.
@@ -21,16 +20,15 @@ PATIENCE = 120.0
 
 @dataclass(frozen=True)
 class Oracle:
-    """The oracle for one model and machine."""
+    """The oracle for one model, on the machine that runs it."""
 
     program: Path
     """The program that was built from ``oracle.cpp``."""
     model: Path
     """The GGUF file."""
-    machine: Machine
-    """The machine whose devices the placements name."""
     servers: tuple[str, ...] = ()
-    """Addresses of llama.cpp's RPC servers, which lend devices of other machines."""
+    """Addresses of llama.cpp's RPC servers, which lend devices of other machines. A machine file names no servers, so that
+    :func:`stowplan.backends.llama.plan` has none."""
 
     def ask(self, placements: Sequence[Sequence[str]]) -> list[dict[str, tuple[int, int, int]]]:
         """Returns, for each list of options, the bytes of weights, caches and intermediate results by the name of the buffer.
@@ -41,16 +39,20 @@ class Oracle:
             The program cannot be run or exceeds the time limit, or its answers are too few or cannot be read.
         """
         lines = "".join(map(_line, placements))
+        limit = PATIENCE * len(placements)
         try:
             answer = subprocess.run(
                 [str(self.program), str(self.model), ",".join(self.servers)],
                 input=lines,
                 capture_output=True,
                 text=True,
-                timeout=PATIENCE * len(placements),
+                timeout=limit,
                 check=False,
             )
-        except (OSError, subprocess.TimeoutExpired) as error:
+        except subprocess.TimeoutExpired:
+            count = f"{len(placements)} placement{'s' * (len(placements) > 1)}"
+            raise StowplanError(f"{self.program}: takes more than {limit:g} s for {count}; it was stopped") from None
+        except OSError as error:
             raise StowplanError(f"{self.program}: cannot be run: {error}") from None
         rows = answer.stdout.splitlines()
         if len(rows) != len(placements):
@@ -72,14 +74,13 @@ class Oracle:
 def _line(words: Sequence[str]) -> str:
     """The line for a placement: the values of its options, separated by tabs."""
     value = dict(zip(words, [*words[1:], ""], strict=True))
-    devices = value.get("-dev", "")
     fields = (
         value.get("-ngl", "-1"),
         value.get("-ts", ""),
         value.get("-ot", ""),
         value["-c"],
         value.get("-ub", "512"),
-        "" if devices == "none" else devices,
+        value.get("-dev", ""),
         value.get("-np", "1"),
         value.get("-ctk", "f16"),
         value.get("-ctv", "f16"),
@@ -88,12 +89,15 @@ def _line(words: Sequence[str]) -> str:
 
 
 def parse(text: str, program: Path) -> dict[str, tuple[int, int, int]]:
-    """Reads one answer of the program; raises StowplanError if it has no bytes of buffers."""
+    """Reads one answer of the program; raises StowplanError if it has no bytes of buffers, or a size that is no number."""
     bytes_of = {}
-    for part in text.split(";"):
-        words = part.split("\t")
-        if len(words) == 4:
-            bytes_of[words[0].strip()] = (int(words[1]), int(words[2]), int(words[3]))
+    try:
+        for part in text.split(";"):
+            words = part.split("\t")
+            if len(words) == 4:
+                bytes_of[words[0].strip()] = (int(words[1]), int(words[2]), int(words[3]))
+    except ValueError:
+        bytes_of = {}
     if not bytes_of:
         raise StowplanError(f"{program}: says {text[:80]!r}, expected bytes of buffers")
     return bytes_of

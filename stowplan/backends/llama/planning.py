@@ -182,7 +182,8 @@ def plan(
         Sizes of micro-batches (``-ub``) in tokens among which the plan chooses, llama.cpp's default first.
     oracle
         Path of the oracle, which is built from ``oracle.cpp``. If it is None, the sizes of buffers of intermediate results are
-        taken from the machine file, or are estimated.
+        taken from the machine file, or are estimated. The devices must be those of the machine on which this runs, since
+        the oracle does not connect to RPC servers.
     options
         Time limit, candidates, seed, workers and determinism of the search; other options are ignored. None means 10 s with
         heuristic and exact candidates.
@@ -223,7 +224,7 @@ def plan(
     request = Request(context, prompt, generate, slots, key_type, value_type)
     if oracle is not None and not os.access(oracle, os.X_OK):
         raise UsageError(f"found the oracle {str(oracle)!r}, expected a program built from stowplan's oracle.cpp")
-    measure = None if oracle is None else Oracle(Path(oracle), language.path, machine_data)
+    measure = None if oracle is None else Oracle(Path(oracle), language.path)
     compute: dict[tuple[str, int], int] = {}
     if machine_data.unmeasured or machine_data.error is None:
         return _by_memory(language, machine_data, request, micro_batches[:1])

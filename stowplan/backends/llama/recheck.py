@@ -47,7 +47,7 @@ def _capacity(use: DeviceUse) -> int:
 
 
 def _wrong_devices(placed: Placement, uses: dict[str, DeviceUse]) -> list[str]:
-    """A line for each device whose layers or bytes differ from those in the file."""
+    """A line for each device whose layers or bytes differ from the numbers in the file."""
     wrong = []
     for name in dict.fromkeys((CPU, *uses)):
         use = uses.get(name)
@@ -59,7 +59,7 @@ def _wrong_devices(placed: Placement, uses: dict[str, DeviceUse]) -> list[str]:
 
 
 def _wrong_sums(model: LanguageModel, placed: Placement, summary: Summary) -> list[str]:
-    """A line if the layers and bytes of all devices together are not those of the model."""
+    """A line if the layers and bytes of all devices together differ from the numbers of the model; otherwise no line."""
     found = (len(model.layers), sum(placed.weights.values()), sum(placed.caches.values()))
     rows = [(use.layers, use.weights, use.cache) for use in summary.devices]
     layers, weights, cache = (sum(row[column] for row in rows) for column in range(3))

@@ -243,7 +243,10 @@ def _only_reading(values: Mapping[str, Any]) -> ReadOptions:
 
 
 def _opened(data: msgspec.Raw, options: ReadOptions) -> Opened:
-    """Reads a problem from a line, or from the file that it names."""
+    """Reads a problem from a line, or from the file that it names.
+
+    Raises InputError if it is not valid, and UsageError if an option does not apply to it.
+    """
     path = _path(data)
     if path is not None:
         return open_input(path, options)
@@ -256,7 +259,7 @@ def _opened(data: msgspec.Raw, options: ReadOptions) -> Opened:
 
 
 def _plan(data: msgspec.Raw, problem: Any) -> Any:
-    """Reads a plan from a line, or from the file that it names."""
+    """Reads a plan from a line, or from the file that it names; raises InputError if it is not valid."""
     path = _path(data)
     if path is not None:
         check_regular(path)

@@ -168,10 +168,12 @@ class Error(Answer, frozen=True, kw_only=True):
     """One line for people, with the place, the value that was found there, and the expected one."""
 
 
-#: All classes of lines from the client, and of lines to the client.
+#: All classes of lines from the client.
 REQUESTS: tuple[type[Request], ...] = (Hello, Solve, Verify, Cancel, Shutdown)
+#: All classes of lines to the client.
 ANSWERS: tuple[type[Answer], ...] = (Versions, Progress, Result, Verification, Done, Error)
 
+#: From the value of ``type`` to the class of the request.
 _BY_TYPE = {kind.__struct_config__.tag: kind for kind in REQUESTS}
 
 

@@ -184,7 +184,7 @@ class Server:
     # ------------------------------------------------------------------------------------------------------- requests
 
     def _take(self, line: Any) -> None:
-        """Answer a line at once, or add its request to those that wait."""
+        """Answer a line at once, or add its request to the waiting ones."""
         if line is _TOO_LONG:
             message = f"found a line of more than {self._most_bytes} bytes, expected shorter ones, or paths of files"
             self._send(Error(id=None, code="line_too_long", message=message))
@@ -195,7 +195,7 @@ class Server:
                 self._send(error.answer)
 
     def _accept(self, request: Request) -> None:
-        """Answer a request, or add it to those that wait; raises RequestError if it is refused."""
+        """Answer a request, or add it to the waiting ones; raises RequestError if it is refused."""
         if isinstance(request, Hello):
             self._send(self._versions(request))
         elif isinstance(request, Shutdown):
@@ -238,7 +238,7 @@ class Server:
         self._send(Done(id=request.id))
 
     def _end_all(self) -> None:
-        """Refuse all requests that wait, and end those that run with their best plans so far."""
+        """Refuse all waiting requests, and end all running ones with their best plans so far."""
         with self._changed:
             waiting, self._waiting = [*self._waiting], {}
             for job in self._running.values():
@@ -291,7 +291,7 @@ class Server:
                 self._changed.wait(seconds)
 
     def _begin(self, name: Any) -> Job:
-        """Move a request from those that wait to those that run; the caller holds the lock."""
+        """Move a request from the waiting to the running ones, and return its job; the caller holds the lock."""
         job = self._running[name] = self._waiting.pop(name)
         return job
 

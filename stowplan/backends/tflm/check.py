@@ -5,8 +5,8 @@ early if a unit of its bytes belongs to another tensor when its value is needed.
 which operator wrote it. Tensors are given by their indices among the tensors of all subgraphs, as the plan in the file counts
 them (its *offline plan*).
 
-This module shares no code with those that read, order and plan models, except for access to the fields of a flatbuffer. The
-table ``effects`` of ``tflite.toml`` says which operators have side effects, and which may end an inference before later
+This module shares no code with the modules that read, order and plan models, except for access to the fields of a flatbuffer.
+The table ``effects`` of ``tflite.toml`` says which operators have side effects, and which may end an inference before later
 operators run.
 """
 
@@ -28,6 +28,7 @@ _ITEM_BYTES = {0: 4, 1: 2, 2: 4, 3: 1, 4: 8, 6: 1, 7: 2, 8: 8, 9: 1, 10: 8, 11: 
 #: Numbers of operators in the schema.
 _CUSTOM, _IF, _WHILE, _CALL_ONCE, _PLACEHOLDER, _VAR_HANDLE = 32, 118, 119, 129, 127, 142
 _TABLE = load_facts("tflite")
+#: Names of custom operators whose effects are known, and of operators whose kernels have a state.
 _KNOWN_CUSTOM, _OWN_STATE = _TABLE["operators"]["known_custom"].split(), _TABLE["effects"]["own_state"].split()
 #: RESHAPE, SQUEEZE and EXPAND_DIMS copy their first operand.
 _COPIES = (22, 43, 70)
@@ -197,11 +198,11 @@ class _Simulation:
         self._value: dict[int, object] = {}
         """From a tensor to its symbolic value: the operator that wrote it, and which result."""
         self.values_read: dict[tuple[int, ...], list[object]] = {}
-        """The values that each operator has read, by its table and those of its callers, and that each subgraph has
-        returned."""
+        """The values that each operator has read, by the tables of its callers and its own. For a subgraph that has run, the
+        values that it has returned, by the tables of its callers and a negative number."""
         self.effects: dict[object, list[tuple[int, ...]]] = {}
-        """The operators that use each variable and each state, and those with shared effects, in the order in which they
-        ran."""
+        """The operators that use a variable or a state, by the variable or the state, and the operators with shared effects, in
+        the order in which they ran."""
         self.effect_groups: list[tuple[tuple[bool, bool], list[tuple[int, ...]]]] = []
         """Operators with effects and operators that may end the inference, in groups; the order of the groups must not
         change."""

@@ -133,7 +133,7 @@ def outputs(
 
 
 def _numbers(details: Any) -> list[int]:
-    """The indices, from 0, for which ``details`` of the interpreter does not fail: those of all its inputs or outputs."""
+    """The indices of all inputs or outputs: the numbers from 0 for which ``details`` of the interpreter does not fail."""
     numbers: list[int] = []
     while True:
         try:

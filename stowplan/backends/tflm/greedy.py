@@ -66,7 +66,7 @@ def head(requests: Sequence[Request], offsets: Sequence[int]) -> int:
 
 
 def preserved_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
-    """Returns the indices of the tensors of the inputs with these names, without those that are not in the head.
+    """Returns the indices of the tensors of the inputs with these names; inputs that are not in the head are left out.
 
     Raises
     ------

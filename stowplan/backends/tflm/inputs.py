@@ -28,6 +28,7 @@ from stowplan.frontends.tflite.model import IF, OPERATOR_OPTIONS, TYPES, TfliteM
 
 #: RESHAPE, SQUEEZE, CAST and EXPAND_DIMS, whose results have the elements of their first operand.
 _VIEWS = (22, 43, 53, 70)
+#: Number of GATHER, whose axis is an option.
 _GATHER = 36
 
 #: Valid axes are determined only for tensors of at most this many dimensions, because all sets of axes are tried.
@@ -73,7 +74,8 @@ def draw_inputs(
 def _draw(generator: np.random.Generator, tensor: TfliteTensor, low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
     """[elements] Random numbers of the tensor's type from ``low`` to ``high``, which are arrays of the same length.
 
-    A floating-point element without a range has a standard normal distribution.
+    A floating-point element without a range has a standard normal distribution. Raises UnsupportedError for a type that NumPy
+    does not have.
     """
     name = TYPES[tensor.kind]
     # Other packages may have registered types with NumPy, such as bfloat16.

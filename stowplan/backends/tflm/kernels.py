@@ -350,6 +350,7 @@ def _transposed_convolution(call: _Call) -> _Access | None:
     return _Access(first)
 
 
+#: Names of operators that compute each element of the result from one element of each operand.
 _UNARY = (
     "ABS CEIL COS DEQUANTIZE ELU EXP FLOOR HARD_SWISH LEAKY_RELU LOG LOGICAL_NOT LOGISTIC NEG QUANTIZE RELU RELU6 ROUND RSQRT "
     "SIN SQRT SQUARE TANH"
@@ -359,6 +360,8 @@ _BINARY = (
     "NOT_EQUAL PRELU SQUARED_DIFFERENCE SUB"
 )
 
+#: From the name of an operator to the function that makes the access model of its reference kernel. The function returns None
+#: if the model does not hold for the call.
 _MODELS: dict[str, Callable[[_Call], _Access | None]] = {
     **dict.fromkeys(f"{_UNARY} {_BINARY}".split(), _element_wise),
     "AVERAGE_POOL_2D": _pooling,

@@ -1,6 +1,6 @@
 """Finds the pairs of tensors that may share bytes, from the reads and writes of the kernels of a model's operators.
 
-A *kernel* is the code of an operator. The *planned* tensors are those that the plan gives an offset in the head of the arena.
+A *kernel* is the code of an operator. A tensor is *planned* if a plan gives it an offset in the head of the arena.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ _OPTIONS: dict[str, tuple[tuple[str, int, str, int], ...]] = {
     "MAX_POOL_2D": _POOLING,
     "MEAN": (("keep_dims", 0, "B", 0),),
 }
+#: Names of the values 0 and 1 of the option ``padding``.
 _PADDINGS = ("SAME", "VALID")
 
 #: Operators whose constant second operand decides which elements the kernel reads, with its name among the attributes of
 #: :func:`~stowplan.backends.tflm.kernels.distance`.
 _CONSTANT_OPERANDS = {"MEAN": "axis", "PAD": "paddings", "PADV2": "paddings", "TRANSPOSE": "perm"}
+#: Formats of :mod:`struct` for the types that such operands have.
 _STRUCT_FORMATS = {"int32": "i", "int64": "q"}
 
 

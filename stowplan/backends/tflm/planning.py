@@ -65,7 +65,7 @@ class Summary(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Proven lower bound on the head: over all orders of the operators if :attr:`any_order`, otherwise for the order of the
     plan.
 
-    It assumes that live tensors share no bytes except those that :attr:`kernels` are known to allow.
+    It assumes that two live tensors share bytes only if :attr:`kernels` are known to allow it.
     """
     any_order: bool
     """Whether the bound holds for all orders of the operators."""
@@ -195,7 +195,7 @@ def _plan(
     options: Options,
     cancel: threading.Event | None,
 ) -> Planned:
-    """Plans a model that was read from ``path``; the other arguments are those of :func:`plan_model`."""
+    """Plans a model that was read from ``path``; all other arguments, and the errors, are those of :func:`plan_model`."""
     began = time.monotonic()
     search = Search(options, cancel)
     scopes_in_file = scopes(len(source.tensors), source.subgraphs)

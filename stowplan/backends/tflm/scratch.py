@@ -104,8 +104,10 @@ def _svdf(reads: Sequence[TfliteTensor], writes: Sequence[TfliteTensor]) -> tupl
 
 
 def _sums(reads: Sequence[TfliteTensor], writes: Sequence[TfliteTensor]) -> tuple[int, ...]:
-    """MEAN and SUM of int8 or int16 accumulate each element of the result in 32 bits; the other buffers are those of
-    :func:`_extremes`."""
+    """MEAN and SUM of int8 or int16 accumulate each element of the result in 32 bits.
+
+    They also have the buffers of other reductions (:func:`_extremes`).
+    """
     accumulators = (4 * _elements(writes[0]),) if reads[0].kind in (_INT8, _INT16) else ()
     return (*accumulators, *_extremes(reads, writes))
 
@@ -209,7 +211,10 @@ def operator_at(model: TfliteModel, name: str) -> tuple[int, int] | None:
 
 
 def _operator(model: TfliteModel, name: str, place: str) -> tuple[int, int]:
-    """The subgraph and position of an operator from its text; ``place`` begins the message if there is none."""
+    """The subgraph and position of an operator from its text.
+
+    Raises UsageError, whose message begins with ``place``, if there is no such operator.
+    """
     operator = operator_at(model, name if ":" in name else f"0:{name}")
     if operator is None:
         count = len(model.subgraphs[0].operators)

@@ -1,9 +1,9 @@
 """Writes a plan into a TensorFlow Lite model, as the offline memory plan of TensorFlow Lite Micro, and the model as C or C++.
 
 An offline memory plan is an entry of the model's metadata with the offset of each tensor in the arena. The runtime places all
-other buffers around these tensors. The rest of the file is not changed: new tables are put before it and refer to the
-tables in it, since all references in a flatbuffer point forward. C and C++ sources have the same form as those of TensorFlow
-Lite Micro's own tools.
+other buffers around these tensors. The old file is the end of the new one and is not changed: new tables are put before it and
+refer to the tables in it, since all references in a flatbuffer point forward. C and C++ sources have the same form as the
+sources that TensorFlow Lite Micro's own tools write.
 """
 
 from __future__ import annotations
@@ -167,7 +167,10 @@ class _SingleOperator(NamedTuple):
 
 
 def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, single: _SingleOperator | None = None) -> bytes:
-    """The file with an offline plan of these offsets, for this number of subgraphs; with ``single``, with one operator only."""
+    """The file with an offline plan of these offsets, for this number of subgraphs; with ``single``, with one operator only.
+
+    Raises InputError as :func:`with_offsets` does.
+    """
     if max(every, default=0) >= 1 << 31:
         raise InputError(
             f"found offset {max(every)}, expected less than 2 GiB, the most that the runtime takes", place="tensors"

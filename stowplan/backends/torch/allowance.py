@@ -27,12 +27,14 @@ from stowplan.models.rematerialization.verify import live_bytes
 
 
 class Footprint(NamedTuple):
-    """The memory that a plan uses, in bytes: its peaks in the forward and in the backward pass, and what is live at the
-    border."""
+    """The memory that a plan uses, in bytes."""
 
     forward: int
+    """Peak in the forward pass."""
     backward: int
+    """Peak in the backward pass."""
     at_border: int
+    """Bytes that are live at the border."""
 
 
 class PhaseLimit(NamedTuple):

@@ -29,7 +29,7 @@ _KEEP_TERMS = frozenset(f"aten.{name}" for name in ("mse_loss", "smooth_l1_loss"
 
 _FORMULAS: Any = flop_counter
 
-#: Values of symbolic sizes, by symbol, to use instead of those with which the model was traced; None to use the latter.
+#: Values of symbolic sizes, by symbol, that replace the values with which the model was traced; None to replace none.
 SIZES: ContextVar[dict[Any, int] | None] = ContextVar("SIZES", default=None)
 
 

@@ -79,8 +79,8 @@ def partitioner(
         which runs once for each layer. The limit then holds for the bytes that all layers save, plus the peak of the layer that
         is running.
     costs
-        How the cost of recomputation is computed, of which the plan should add as little as possible. ``flops`` counts
-        floating-point operations. ``profile`` measures time: it runs each kind of operator that may be recomputed a few times.
+        How the cost of recomputation is computed; plans add as little of it as possible. ``flops`` counts floating-point
+        operations. ``profile`` measures time: it runs each kind of operator that may be recomputed a few times.
         The name of a device (``h100``, ``a100``, ``rtx-4090``) or the path of a TOML file of the same form estimates time by
         the device's peak rates.
     host
@@ -205,8 +205,8 @@ class TrainingMemory:
     repeats
         How often a graph runs before its backward pass. None, the default, measures it.
     costs
-        How the cost of recomputation is computed, of which plans should add as little as possible. ``"flops"``, the default,
-        counts floating-point operations. ``"profile"`` measures time: it runs each kind of operator that may be recomputed a
+        How the cost of recomputation is computed; plans add as little of it as possible. ``"flops"``, the default, counts
+        floating-point operations. ``"profile"`` measures time: it runs each kind of operator that may be recomputed a
         few times. The name of a device (``"h100"``, ``"a100"``, ``"rtx-4090"``) or the path of a TOML file of the same form
         estimates time by the device's peak rates.
     host

@@ -7,9 +7,10 @@ the *fitted* plan. If planning fails, or if the new plan does not add less cost,
 outside of the graphs grow until the limit is exceeded, all graphs return to the plan of least peak, and are planned again
 later.
 
-A *phase* of a step is the time in which one pass of a graph runs, or no graph runs; its *remainder* is the bytes that are live
-then besides those of the graphs and those that were live when the step began. A *variant* is a graph that was compiled with one
-plan. How far the planning of a graph has come is its *stage* (:class:`~stowplan.backends.torch.uses.Stage`).
+A *phase* of a step is the time in which one pass of a graph runs, or no graph runs. Its *remainder* is the number of bytes that
+are live then, without the bytes of the graphs and without the bytes that were live when the step began. A *variant* is a graph
+that was compiled with one plan. How far the planning of a graph has come is its *stage*
+(:class:`~stowplan.backends.torch.uses.Stage`).
 """
 
 from __future__ import annotations

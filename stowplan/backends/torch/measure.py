@@ -181,8 +181,9 @@ def _tensors(values: Any) -> Iterator[Any]:
 class Allocator:
     """Reads the statistics of torch's caching allocator for a CUDA device, with the interface of :class:`Storages`.
 
-    It counts the bytes of allocated blocks: those of tensors, rounded up to 512 bytes, and those that kernels allocate while
-    they run. Reading the statistics costs almost nothing. The allocator finds no tensor late, so that ``found`` is always 0.
+    It counts the bytes of all allocated blocks: the blocks of tensors, rounded up to 512 bytes, and the blocks that kernels
+    allocate while they run. Reading the statistics costs almost nothing. The allocator finds no tensor late, so that ``found``
+    is always 0.
 
     Attributes
     ----------

@@ -238,7 +238,8 @@ class Partitioner(CustomPartitionerFn):
     def _share(self) -> tuple[Any, int]:
         """Key of the graph that is being compiled, and its share of the limit in bytes.
 
-        The bytes that other graphs have left are divided evenly among this graph and those that are still expected.
+        The bytes that other graphs have left are divided evenly among this graph and the graphs that are still expected. Raises
+        MemoryLimitError if there are more graphs than the user has said.
         """
         # If the same code is compiled again, for example for other sizes, the new graph replaces the old one.
         key = code_key()

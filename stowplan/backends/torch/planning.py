@@ -111,7 +111,7 @@ class GraphReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     peak: int
     """Peak of the plan that is used, in bytes."""
     added_flops: int
-    """Floating-point operations of the plan beyond those of running each operator once."""
+    """Floating-point operations of the plan, minus the operations of running each operator once."""
     added_runs: int
     """How many runs of operators the plan adds."""
     added_cost: int

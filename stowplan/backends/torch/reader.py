@@ -57,7 +57,8 @@ class Reading:
     nodes: list[Any] = field(default_factory=list)
     """[operators] The node of each operator; None for the border."""
     flops: list[int] = field(default_factory=list)
-    """[operators] Floating-point operations of each operator, without those that the cost function adds for moved bytes."""
+    """[operators] Floating-point operations of each operator. Operations that the cost function adds for moved bytes are not
+    included."""
     number: dict[Any, int] = field(default_factory=dict)
     """From a node to the index of its operator."""
     tensor: dict[Any, int] = field(default_factory=dict)
@@ -104,7 +105,7 @@ class Reading:
         return sizes
 
     def added_flops(self, sequence: Iterable[int]) -> int:
-        """Floating-point operations of a sequence of operators beyond those of running each operator once."""
+        """Floating-point operations of a sequence of operators, minus the operations of running each operator once."""
         return sum(self.flops[number] for number in sequence) - sum(self.flops)
 
 
@@ -153,7 +154,10 @@ def read(graph: Any, num_fwd_outputs: int, counted: Counted = Counted(), cost_fu
 
 
 def _classify(reading: Reading, node: Any) -> None:
-    """Add a node to the reading as an input, a tangent, a size, a view, or an operator."""
+    """Add a node to the reading as an input, a tangent, a size, a view, or an operator.
+
+    Raises UnsupportedError for any other node, and for an operator that cannot be moved.
+    """
     if node.op in ("get_attr", "output"):
         return
     if node.op not in ("placeholder", "call_function"):
@@ -324,7 +328,7 @@ class _Builder:
         return written
 
     def _read(self, node: Any) -> list[int]:
-        """Indices of the tensors that an operator reads."""
+        """Indices of the tensors that an operator reads; raises UnsupportedError if it reads a tuple as a whole."""
         numbers: dict[int, None] = {}
         for used in node.all_input_nodes:
             root = self.reading.root(used)

@@ -1,11 +1,15 @@
-"""How many bytes a training step uses in each phase besides those of its graphs, and how many bytes that leaves for each graph.
+"""How many bytes a training step uses outside of its graphs in each phase, and how many bytes that leaves for each graph.
 
 A *use* of a graph is one forward pass, until the end of its backward pass. A *phase* of a step is the time in which one pass of
-a graph runs, or no graph runs, while certain uses wait for their backward pass. The peak of a phase is the sum of four numbers
-of bytes: those that were live when the step began (*base*), those that the running graph was planned to use, those that the
-waiting uses keep, and the *remainder*: a loss outside of the model, other models, temporary tensors of an optimizer. The
-remainder of a phase does not change when graphs are planned again, so that the peak of a step with other plans can be computed
-before the step runs.
+a graph runs, or no graph runs, while certain uses wait for their backward pass. The peak of a phase is the sum of four numbers:
+
+- the *base*, the bytes that were live when the step began
+- the bytes that the running graph was planned to use
+- the bytes that the waiting uses keep
+- the *remainder*: for example, a loss outside of the model, other models, or temporary tensors of an optimizer
+
+The remainder of a phase does not change when graphs are planned again, so that the peak of a step with other plans can be
+computed before the step runs.
 """
 
 from __future__ import annotations

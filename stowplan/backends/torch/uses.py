@@ -194,13 +194,14 @@ class RunningPhase(NamedTuple):
         return Phase(active, self.is_backward, tuple(counts.items()))
 
     def bytes_beside_graph(self, peak: int) -> int:
-        """Bytes that were live besides those of the running graph, if at most ``peak`` bytes were live at once:
+        """Bytes that were live outside of the running graph, if at most ``peak`` bytes were live at once:
 
             max(bytes_at_start - graph_at_start, peak - planned_peak)
 
         The first difference is exact when the pass begins: the graph then has its inputs and, in a backward pass, also the
-        tangents and the values that the forward pass kept. The second one is a lower bound at the peak, because the graph may
-        use fewer bytes than its plan counts. Without a plan, all live bytes are besides the graph.
+        tangents (the gradients with which the pass is called) and the values that the forward pass kept. The second one is a
+        lower bound at the peak, because the graph may use fewer bytes than its plan counts. Without a plan, all live bytes
+        count as outside of the graph.
         """
         planned = self.planned
         if planned is None:
@@ -238,7 +239,7 @@ class EndedPhase(NamedTuple):
     phase: Phase
     """Which pass ran, and which uses waited."""
     remainder: int
-    """Bytes besides those of the graphs and those that were live when the step began."""
+    """Bytes of the phase, without the bytes of the graphs and without the bytes that were live when the step began."""
     peak: int
     """The largest number of bytes that were live at once."""
     found: int

@@ -1,9 +1,12 @@
 """Back end for XLA, for ``stowplan tune-xla`` and :func:`tune`: tunes compiler options that decide which values are in fast
 memory.
 
-XLA's *memory-space assignment* puts values into fast memory one by one. Compiler options change the order in which it does so,
-and how early it fetches values. The tuner compiles a program, learns from XLA's cycle estimates, and proposes the next options.
-A *preview* is a compilation that ends right after the memory-space assignment, which takes a small part of the time.
+XLA's *memory-space assignment* puts values into fast memory one by one. Compiler options (*knobs*) change the order in which it
+does so, and how early it fetches values; a value for each knob is a *setting*. Other options (*flags*) change the program
+before the assignment. The tuner compiles a program, learns from XLA's cycle estimates, and proposes the next options. A
+*preview* is a compilation that ends right after the memory-space assignment, which takes a small part of the time. The
+*default* is the compilation without any of these options, and the *incumbent* the best compilation so far. A *workload* is a
+function with the shapes of its arguments, in a form that can be sent to another process.
 
 Importing this package loads neither jax nor a solver, because programs are compiled in other processes. XLA's names for the
 memories of a chip are in the ``[xla]`` table of its target. A file imports only files that come before it in this list:
@@ -14,8 +17,9 @@ memories of a chip are in the ``[xla]`` table of its target. A file imports only
 - ``store``, ``process``, ``compiler``: results on disk; the parent's side of a child process; several child processes
 - ``knobs``: options of the compiler
 - ``collectives``, ``score``: cycles of collective operations; cycles of a compiled module
-- ``evidence``, ``experience``: the results of all trials of a program; the results of earlier programs
-- ``proposals``: strategies that propose the next options. To add one, write a ``Way`` and add it to ``WAYS``
+- ``evidence``, ``experience``: the results of all trials (compilations and previews) of a program; the results of earlier
+  programs
+- ``proposals``: strategies (*ways*) that propose the next options. To add one, write a ``Way`` and add it to ``WAYS``
 - ``bandit``: the budget, the choice of the next compilations, and previews
 - ``tuning``, ``run``, ``entry``: the result of tuning; the tuning loop; the functions that users call
 """

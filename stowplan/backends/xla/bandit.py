@@ -3,10 +3,12 @@
 A *knob* is an XLA option that changes how tensors are placed in fast memory, and a *setting* is a value for each knob. A *flag*
 is an option that changes the program before tensors are placed. A *preview* is a compilation that ends once memory-space
 assignment, XLA's placement of tensors in fast memory, is done. The *default* is the compilation without any of these options,
-and the *incumbent* is the best full compilation so far.
+and the *incumbent* is the best full compilation so far. A *way* is a strategy that proposes settings
+(:mod:`stowplan.backends.xla.proposals`).
 
-The bandit has one arm for settings of the best program so far, and one for each flag. :class:`SettingSearch` previews many
-settings of a program and finds those that are worth a full compilation.
+The choice is a *bandit*: it has several *arms*, and learns from the results of each arm which one to try next. One arm stands
+for settings of the best program so far, and there is one for each flag. A try *wins* if its compilation is better than the
+incumbent. :class:`SettingSearch` previews many settings of a program and finds those that are worth a full compilation.
 """
 
 from __future__ import annotations
@@ -35,14 +37,13 @@ PREVIEWS_OF_A_COMPILE = 20
 #: The budget of one round of the search, in units of one full compilation: 1 for the round's compilation, 0.6 for its previews.
 ROUND = 1.6
 
-#: Maximum number of settings in a batch that come from one *way*, which is a strategy of
-#: :mod:`stowplan.backends.xla.proposals`.
+#: Maximum number of settings in a batch that come from one way, so that a batch tries several ways.
 _SETTINGS_OF_A_WAY = 2
 
 #: After each compilation, the cycles of this many of the best previews are predicted again, from the cycles that are known now.
 _PREDICTED_AGAIN = 16
 
-#: A function that makes previews of settings, in their order.
+#: A function that makes previews of several settings; returns a preview for each, in the same order.
 Previewer = Callable[[Sequence[Knobs]], list[Compiled]]
 
 
@@ -63,7 +64,7 @@ class Budget:
 
     @property
     def left(self) -> float:
-        """The rest of the budget, in compilations."""
+        """The rest of the budget, in compilations; a preview counts as a part of one."""
         return self.compiles - self.compiled - self.previewed / PREVIEWS_OF_A_COMPILE
 
     @property
@@ -92,13 +93,14 @@ class Budget:
 
     @property
     def out_of_time(self) -> str:
-        """Why there is no time left: ``cancelled`` or ``time_limit``."""
+        """Why there is no time left, as in ``Tuning.stop_reason``: ``cancelled`` or ``time_limit``."""
         return "cancelled" if self.deadline.was_cancelled else "time_limit"
 
 
 #: The prior win rate of an arm has the weight of this many tries.
 PRIOR_TRIES = 2.0
-#: Weight of the exploration term, as in UCB1 (Auer, Cesa-Bianchi and Fischer 2002).
+#: Weight of the exploration term of UCB1 (Auer, Cesa-Bianchi and Fischer 2002), which is 1.41 there. With the lower weight,
+#: arms that have won often are tried more often.
 _EXPLORATION_WEIGHT = 0.35
 
 #: Prior win rates of the arm of settings, which compiles the best preview, and of a flag. A win rate is the share of
@@ -161,25 +163,26 @@ class Bandit:
         self.knobs_save = 0.0
         """The share of the default's cycles that the first compilation of a setting is expected to save."""
         self._knob_tries = 0
+        """How often the arm of settings was tried in this run."""
 
     def add(self, name: str, flag: FlagToTry, worth: float = 0.0) -> None:
         """Add a flag; ``worth`` is the share of the default's cycles that it is expected to save."""
         self.flags[Arm(name, PRIOR_TRIES * min(_FLAG_PRIOR + _PRIOR_PER_GAIN * worth, 1.0))] = flag
 
     def learn(self, known: Mapping[str, tuple[float, float]]) -> None:
-        """Add wins and tries on earlier programs; ``known`` has (wins, tries) by the name of the arm."""
+        """Add wins and tries on earlier programs; ``known`` has (wins, tries) by the name of the arm, or nothing about it."""
         for arm in (self.knobs, *self.flags):
             wins, tries = known.get(arm.name, (0.0, 0.0))
             arm.wins, arm.tries = arm.wins + wins, arm.tries + tries
 
     def count(self, arm: Arm, is_better: bool) -> None:
-        """Count a compilation of an arm, and whether it was better than all earlier ones."""
+        """Count a compilation of an arm; ``is_better`` says whether it was better than the incumbent."""
         arm.tries += 1
         arm.wins += is_better
         self._knob_tries += arm is self.knobs
 
     def first(self, saved: float) -> list[Arm]:
-        """The arms that come before all others: flags that are tried alone, those with the highest expected saving first.
+        """Returns the arms that come before all others: flags that are tried alone, those that may save the most first.
 
         A flag is tried alone if it is expected to save clearly more than settings have saved already. The arm of settings comes
         before these flags if a compilation of a setting is expected to save more for the same amount of work than any of them.
@@ -196,10 +199,10 @@ class Bandit:
         return first if is_behind or not first else [self.knobs, *first]
 
     def order(self, first: list[Arm], count: int) -> list[Arm]:
-        """The arms from which to choose ``count`` compilations: those of ``first``, then by their upper confidence bounds.
+        """Returns the arms from which to choose ``count`` compilations: first ``first``, then by upper confidence bounds.
 
-        The list has one arm more than ``count``, or more if the arm of settings comes later. All others are left out, because
-        each arm in the list costs previews.
+        The list has one arm more than ``count``, or more if the arm of settings comes later; all other arms are left out,
+        because each arm in the list costs previews. It has fewer if there are not so many arms.
         """
         arms = [*first, *(arm for arm in by_promise([self.knobs, *self.flags]) if arm not in first)]
         return arms[: max(arms.index(self.knobs), count) + 1]
@@ -231,7 +234,8 @@ class SettingSearch:
     def preview(self, count: int, make: Previewer, given: Sequence[Proposal] = ()) -> int:
         """Make previews, first of given settings, then of settings that the ways propose from the best one so far.
 
-        If two settings lead to the same memory-space assignment, the second one is not considered further.
+        If two settings lead to the same memory-space assignment, the second one is not considered further. Errors of ``make``
+        are raised, and InputError if a preview cannot be read.
 
         Parameters
         ----------
@@ -276,8 +280,10 @@ class SettingSearch:
                 return
 
     def take(self, proposal: Proposal, compiled: Compiled) -> Trial | None:
-        """Record a preview; returns None if the compiler refused the setting, or if an earlier one led to the same
-        assignment."""
+        """Record a preview, and return it as a trial.
+
+        Returns None if the compiler refused the setting, or if an earlier one led to the same assignment.
+        """
         self._tried.add(proposal.knobs)
         if compiled.error not in ("", *self.refusals):
             self.refusals.append(compiled.error)
@@ -318,7 +324,7 @@ class SettingSearch:
         return min((*compiled, *(trial for _, trial in self._previewed)), key=lambda trial: trial.score.total, default=None)
 
     def worth_compiling(self, incumbent_cycles: int, optimism: float = 0.0) -> list[Proposal]:
-        """The previewed settings that are not compiled yet, the best first, each with the cycles that it is expected to save.
+        """Returns the previewed settings that are not compiled yet, the best first, with the cycles that each may save.
 
         Parameters
         ----------

@@ -1,11 +1,11 @@
 """The child process that compiles for the tuner. It imports jax, so that its parent need not.
 
-Run it as ``python -m stowplan.backends.xla.child REQUESTS ANSWERS`` with two inherited file descriptors. Requests and answers
-are JSON objects, one on each line. The first request lowers the function (:class:`Lower`); its answer is a digest of the
-lowered program. Any number of requests to compile follow (:class:`Compile`); each is answered when its files are written. For
-previews (:class:`Preview`) the process does not lower the function itself, but forks once for each preview, because a
-compilation can only be interrupted by ending its process. The process ends when there are no more requests, or when its parent
-ends.
+Run it as ``python -m stowplan.backends.xla.child REQUESTS ANSWERS`` with the numbers of two inherited file descriptors.
+Requests and answers are JSON objects, one on each line. The first request lowers the function (:class:`Lower`); its answer is a
+digest of the lowered program. Any number of requests to compile follow (:class:`Compile`); each is answered when its files are
+written. For previews (:class:`Preview`) the process does not lower the function itself, but forks once for each preview,
+because a compilation can only be interrupted by ending its process. The process ends when there are no more requests, or when
+its parent ends.
 """
 
 from __future__ import annotations
@@ -52,7 +52,10 @@ class Lower(msgspec.Struct, frozen=True, tag="lower"):
 
 
 class Compile(msgspec.Struct, frozen=True, tag="compile"):
-    """A request to compile the lowered program, and to write its four files into a folder."""
+    """A request to compile the lowered program, and to write the files of the result into a folder.
+
+    :mod:`stowplan.backends.xla.dumps` describes these four files.
+    """
 
     options: dict[str, Option]
     """Compiler options."""
@@ -77,11 +80,11 @@ class Done(msgspec.Struct, frozen=True, tag="done"):
     digest: str = ""
     """Digest of the lowered program."""
     processor_seconds: float = 0.0
-    """CPU time of the request."""
+    """CPU time of the request, in seconds."""
     seconds: float = 0.0
-    """Elapsed time of the request."""
+    """Elapsed time of the request, in seconds."""
     resident_bytes: int = 0
-    """Peak resident memory of the process."""
+    """Peak resident memory of the process, in bytes."""
     hbm_bytes: int = 0
     """The most bytes that the program has in slow memory; 0 if the compiler did not report it."""
 
@@ -134,7 +137,7 @@ def main(requests: IO[bytes], answers: IO[bytes]) -> None:
 
 @dataclass
 class _Stage:
-    """The current stage of a request, for error messages; :class:`Failed` lists the stages."""
+    """The current stage of a request (``name``), for error messages; :class:`Failed` lists the stages."""
 
     name: str = "compile"
 
@@ -279,7 +282,19 @@ def _devices(request: Lower) -> Any:
 
 
 def load(workload: Workload, devices: Any, mesh: Any) -> tuple[Any, Any, tuple[int, ...], Any]:
-    """Loads a workload; returns its function, its arguments, positions of donated arguments, and shardings of the results."""
+    """Loads a workload; returns its function, its arguments, positions of donated arguments, and shardings of the results.
+
+    Errors of the user's code are raised, and ImportError or AttributeError if a reference names nothing.
+
+    Parameters
+    ----------
+    workload
+        The workload.
+    devices
+        Descriptions of the devices for which it is compiled.
+    mesh
+        The mesh of these devices; None without a mesh.
+    """
     sys.path[:0] = [path for path in workload.search_path if path not in sys.path]
     if workload.pickled:
         import base64
@@ -336,7 +351,7 @@ def _sharding(partition: Partition | None, devices: Any, mesh: Any) -> Any:
 
 
 def _options(request: Compile, dump: str) -> dict[str, Option]:
-    """The options of a request, with those that make the compiler write its dumps into a folder."""
+    """The options of a request, and the options that make the compiler write its dumps into a folder."""
     return {**request.options, **dict(zip(DUMPED, (dump, True), strict=True))}
 
 

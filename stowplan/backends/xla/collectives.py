@@ -1,5 +1,7 @@
 """Estimates cycles of collective operations, for which XLA has no estimate, from the bandwidth of the links between chips.
 
+A collective, such as an all-reduce, combines or exchanges arrays of a *group* of devices.
+
 The devices of a group are assumed to form a ring. Every device sends and receives in both directions at once, except in a
 permutation or in a group of two, which use one link in each direction. Instructions that run between the start and the end of
 an asynchronous collective hide a part of its time. Latencies, synchronization, and links that several collectives share are not
@@ -20,7 +22,7 @@ from stowplan.frontends.hlo.walk import IN_LINE
 from stowplan.hardware.targets import Target, xla_chip
 from stowplan.hardware.targets.toml_files import duration_ps
 
-#: How many times the larger of operand and result travels around the ring.
+#: The collectives, each with the number of times that the larger of operand and result travels around the ring.
 _RING_ROUNDS = {"all-gather": 1, "reduce-scatter": 1, "all-to-all": 1, "collective-permute": 1, "all-reduce": 2}
 
 #: Sizes of groups as HLO writes them: ``{{0,1},{2,3}}``, ``[2,2]<=[4]``, or axes of a mesh, ``mesh['a'=2,'b'=2] {'a'}``.
@@ -33,8 +35,8 @@ def collective_cycles(module: HloModule, target: Target) -> dict[str, int]:
     """Returns, for each instruction that is a collective or contains one, the cycles for which a device waits in one run.
 
     A fusion or an asynchronous call may contain a collective. The cycles of an asynchronous collective belong to its start
-    instruction. The result, a dictionary by the names of instructions, is empty if the target has no links between chips, or
-    if the module is for one device.
+    instruction. The result, a dictionary by the names of instructions, is empty if the bandwidth of the target's links is not
+    known, or if the module is for one device. Raises UsageError if XLA does not compile for the target.
     """
     bandwidth, cycles = xla_chip(target).link_bandwidth, dict[str, int]()
     if bandwidth is None or module.attributes.get("num_partitions", "1") == "1":

@@ -44,15 +44,15 @@ class Compiler:
     target
         Name of the target machine, see :func:`stowplan.hardware.targets.xla_chip`.
     folder
-        Folder in which results are stored and looked up; by default a temporary one.
+        Folder in which results are stored and looked up; None for a temporary one.
     compile_limit
         Seconds that one compilation may take.
     memory_limit
         Bytes of memory that a compiling process may use.
     options
-        Options of all compilations, in addition to those of each one.
+        Compiler options of all compilations, in addition to the options of each one, which take precedence.
     command
-        Command that starts a child process; :data:`CHILD_COMMAND` by default.
+        Command that starts a child process; None for :data:`CHILD_COMMAND`.
 
     Raises
     ------
@@ -60,6 +60,8 @@ class Compiler:
         Jax or libtpu is not installed.
     UsageError
         XLA does not compile for the target, or a limit is not positive.
+    InputError
+        There is no such target.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class Compiler:
         self.compiles = 0
         """How many compilations were run; previews and results that were found in the folder do not count."""
         self.processor_seconds = 0.0
-        """CPU time of compilations and previews."""
+        """CPU time of compilations and previews, in seconds."""
 
     def __enter__(self) -> Compiler:
         return self
@@ -118,9 +120,13 @@ class Compiler:
         Raises
         ------
         CompileError
-            The function cannot be imported or traced.
+            The function cannot be imported or traced, or the compiling process died or used more memory than it may.
+        UsageError
+            Libtpu does not know the machine's topology, or the mesh or a partition of the function does not fit it.
         TimeLimitError
             Lowering took longer than a compilation may take, or than the deadline allows.
+        InputError
+            The folder of the results cannot be made.
         """
         if self._store is None:
             with self._process(deadline or Deadline()):
@@ -143,9 +149,13 @@ class Compiler:
         Raises
         ------
         TimeLimitError
-            The compilation took longer than it may, or than the deadline allows, or the run was cancelled.
+            The compilation took longer than it may, or than the deadline allows, or the deadline was cancelled.
         CompileError
             The compiling process used more memory than it may, or died, or the function cannot be lowered.
+        UsageError
+            See :meth:`start`.
+        InputError
+            The result cannot be stored.
         """
         deadline = deadline or Deadline()
         options = {**self.options, **options}
@@ -178,7 +188,7 @@ class Compiler:
         Returns
         -------
         list
-            For each set of options, in their order, the result or the error.
+            For each set of options, in their order, the result or the error. Other errors of :meth:`compile` are raised.
         """
 
         def compile_one(options: Mapping[str, Option]) -> Compiled | CompileError | TimeLimitError:
@@ -193,10 +203,10 @@ class Compiler:
             return list(pool.map(compile_one, wanted))
 
     def previews(self, wanted: Sequence[Mapping[str, Option]], deadline: Deadline | None = None) -> list[Compiled]:
-        """Makes previews, that is, compilations that end after memory-space assignment; they have no cycles.
+        """Makes previews, that is, compilations that end after memory-space assignment.
 
-        A preview takes a small part of the time of a compilation. As many run at the same time as there are cores. Previews are
-        stored like other results.
+        A preview has no estimates of cycles, but takes a small part of the time of a compilation. As many run at the same time
+        as there are cores. Previews are stored like other results.
 
         Returns
         -------
@@ -205,7 +215,7 @@ class Compiler:
 
         Raises
         ------
-        TimeLimitError, CompileError
+        TimeLimitError, CompileError, UsageError, InputError
             See :meth:`compile`.
         """
         deadline = deadline or Deadline()
@@ -231,7 +241,7 @@ class Compiler:
         return [results[number] for number in range(len(all_options))]
 
     def _ask_previews(self, compiles: list[Compile], deadline: Deadline) -> list[Done | Failed]:
-        """Have one child process make previews; returns an answer for each."""
+        """Have one child process make previews; returns an answer for each. Raises CompileError or TimeLimitError."""
         if not compiles:
             return []
         if self._previewing is None or not self._previewing.is_alive:
@@ -258,7 +268,10 @@ class Compiler:
                     self._idle.append(process)
 
     def _lowered(self, deadline: Deadline) -> CompilingProcess:
-        """A new process that has lowered the workload; the digest must be that of all earlier processes."""
+        """A new process that has lowered the workload.
+
+        Raises CompileError if the digest of the lowered program differs from that of earlier processes.
+        """
         process = self._new_process()
         answer = process.ask(self._lower, deadline)
         if isinstance(answer, Failed):

@@ -1,4 +1,8 @@
-"""The public functions for tuning: they run the loop and return the best of all compilations, including XLA's default."""
+"""The public functions for tuning: they run the tuning loop and return the best of all compilations, including XLA's default.
+
+A *trial* is one compilation with some compiler options set. A *workload* is a function with the shapes of its arguments, in a
+form that can be sent to another process. XLA's *default* is the compilation without such options.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +28,10 @@ from stowplan.errors import UsageError
 from stowplan.hardware.costs.signatures import LatencyTable, Predictor
 from stowplan.hardware.targets import load_target
 
-#: Default number of compilations, including XLA's default and the one with everything in slow memory.
+#: Default number of compilations, including XLA's default and, on some chips, one with everything in slow memory.
 COMPILES = 10
 
-#: Cores and bytes of memory that one compilation needs.
+#: How many cores and how many bytes of memory one compilation needs.
 _CORES_OF_A_COMPILE, _MEMORY_OF_A_COMPILE = 2, 4 << 30
 
 
@@ -59,12 +63,16 @@ def tune(
     Raises
     ------
     MissingDependencyError
-        Jax or libtpu is not installed.
+        Jax, libtpu or cloudpickle is not installed.
     CompileError
         The function cannot be traced, or XLA does not compile it even with default options. The message is jax's or XLA's,
         shortened.
     UsageError
-        An argument is not valid.
+        An argument is not valid, or XLA does not compile for the target.
+    InputError
+        There is no such target, the first result has no estimates of cycles, or it cannot be stored.
+    TimeLimitError
+        The time limit, or ``compile_limit``, was reached before XLA's default was compiled.
     """
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     return tune_workload(of_function(function, *arguments, donated=donated, out_shardings=out_shardings), **options)
@@ -101,7 +109,8 @@ def tune_workload(
     time_limit
         Seconds of the run; a compilation that is running when they are over is stopped. None for no limit.
     folder
-        Folder for results. A run that was interrupted continues from them, and other runs of the same function use them.
+        Folder for results. A run that was interrupted continues from them, and other runs of the same function use them. None
+        for a temporary folder.
     seed
         Seed of all random choices.
     jobs
@@ -110,16 +119,16 @@ def tune_workload(
     compile_limit
         Seconds that one compilation may take.
     table, predictor
-        Cycles that are known beforehand (default: none), and a model that predicts other cycles (default: the one of this
-        package).
+        Cycles that are known beforehand (None: none), and a model that predicts other cycles (None: the model of this package
+        for the chip).
     experience
-        Results of earlier programs; by default those that come with this package.
+        Results of earlier programs; None for the results that come with this package.
     compiler_options
-        Your own options for every compilation; they are also part of the result.
+        Your own options for every compilation; they are also part of the result. Options that tuning sets are not allowed.
     on_progress
         Is called after each compilation.
     cancel
-        Ends the run with the best result so far once it is set.
+        Ends the run with the best result so far once it is set, like the time limit.
 
     Returns
     -------
@@ -128,10 +137,8 @@ def tune_workload(
 
     Raises
     ------
-    CompileError, MissingDependencyError, UsageError
+    CompileError, MissingDependencyError, UsageError, InputError, TimeLimitError
         See :func:`tune`.
-    TimeLimitError
-        The time limit was reached before XLA's default was compiled.
     """
     whole("{} compiles", compiles, least=1)
     whole("seed {}", seed, least=0)
@@ -156,6 +163,9 @@ def tune_workload(
 
 
 def jobs_that_fit() -> int:
-    """How many compilations cores and free memory allow at the same time; each one keeps about two cores busy."""
+    """Returns how many compilations cores and free memory allow at the same time, at least 1.
+
+    Each compilation keeps about two cores busy.
+    """
     memory = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return max(1, min(len(os.sched_getaffinity(0)) // _CORES_OF_A_COMPILE, memory // _MEMORY_OF_A_COMPILE))

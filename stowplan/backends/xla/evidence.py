@@ -1,8 +1,10 @@
 """The results of all compilations of one program: cycles of its steps, and predictions of the effect of moving a tensor.
 
-A *setting* is a choice of compiler options (:class:`~stowplan.backends.xla.knobs.Knobs`). A *preview* is a compilation that
-ends right after XLA's memory-space assignment. A step's *pattern* says which of its arrays are in fast memory, one bit for
-each. A *latency table* has the cycles of steps by their signature and pattern.
+A *step* is an instruction of the scheduled program. A *setting* is a choice of compiler options
+(:class:`~stowplan.backends.xla.knobs.Knobs`). A *preview* is a compilation that ends right after XLA's memory-space assignment.
+A step's *pattern* says which of its arrays (*leaves*) are in fast memory, one bit for each. Its *signature* describes
+everything else on which its time depends, such as its operation and its shapes. A *latency table* has the cycles of steps by
+signature and pattern.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from stowplan.hardware.targets import Target
 #: A gain below this share of a program's cycles is not worth a compilation.
 _MIN_SHARE = 0.002
 
-#: A program that uses no more than this share of fast memory has room to spare.
+#: If a program uses more than this share of fast memory, fast memory counts as full, so that other settings may gain something.
 _FULL_SHARE = 0.875
 
 
@@ -44,7 +46,7 @@ class Trial(NamedTuple):
     has_fast_memory: bool = True
     """Whether any value is in fast memory."""
     deviation: float | None = None
-    """For a preview, whose cycles are predicted: the uncertainty of the cycles. None for a compilation."""
+    """For a preview, whose cycles are predicted: the uncertainty of the prediction, in cycles. None for a compilation."""
 
 
 class Move(NamedTuple):
@@ -58,7 +60,7 @@ class Move(NamedTuple):
     """Change of the program's cycles over all runs of its steps; negative is a gain. Effects on other tensors, which may lose
     their place, are not included."""
     deviation: float
-    """Uncertainty of the change in cycles; 0 if every pattern was compiled before."""
+    """Uncertainty of the change, in cycles; 0 if every pattern was compiled before."""
 
 
 class Evidence:
@@ -71,11 +73,17 @@ class Evidence:
     target
         The machine for which it is compiled.
     table
-        Cycles from other programs; those of this program are added to a copy.
+        Cycles of steps of other programs, None for none. The cycles of this program are added to a copy of the table.
     predictor
         Predicts the cycles of patterns that no compilation has shown; by default this package's model for the chip.
     pace
-        Ratio of real cycles to those of the roofline model, for steps of which nothing else is known.
+        Ratio of XLA's cycles to the cycles of the roofline model. As long as nothing is compiled, previews use it for steps of
+        which nothing else is known.
+
+    Raises
+    ------
+    InputError
+        The program cannot be read.
     """
 
     def __init__(
@@ -116,7 +124,10 @@ class Evidence:
                     masks[step.uses[use].tensor] = masks.get(step.uses[use].tensor, 0) | mask
 
     def add(self, knobs: Knobs, compiled: Compiled) -> Trial:
-        """Read a compilation, and add its cycles to the table."""
+        """Read a compilation, and add its cycles to the table; ``knobs`` is its setting.
+
+        Raises InputError if it cannot be read, has no estimates of cycles, or belongs to another program.
+        """
         module = self.scorer.read(compiled)
         trial = Trial(knobs, compiled, module.assignment(self.signatures), self.scorer.score(module), module.has_fast_memory)
         self.table.add(trial.assignment, self.signatures)
@@ -127,7 +138,11 @@ class Evidence:
         return trial
 
     def preview(self, knobs: Knobs, compiled: Compiled) -> Trial:
-        """Read a preview. Cycles of its steps are those of the latency table, or predicted if the table does not have them."""
+        """Read a preview; ``knobs`` is its setting.
+
+        The cycles of its steps are those of the latency table, or are predicted if the table does not have them. Raises
+        InputError if the preview cannot be read.
+        """
         step_cycles = self._known_cycles
         if not self.trials:
             roofline = self.scorer.roofline_cycles(compiled)
@@ -138,23 +153,23 @@ class Evidence:
 
     @cached_property
     def pace(self) -> float:
-        """Ratio of the first compilation's cycles to those of the roofline model."""
+        """Ratio of the first compilation's cycles to the cycles of the roofline model; there must be a compilation."""
         roofline = self.scorer.roofline_cycles(self.trials[0].compiled)
         measured = sum(step.weight * self._known_cycles.get(step.name, 0) for step in self.program.steps)
         return measured / max(1.0, sum(step.weight * roofline[step.name] for step in self.program.steps))
 
     @property
     def incumbent(self) -> Trial:
-        """The best trial from which other settings can start, the first of equals.
+        """The best compilation from which other settings can start, the first of equals; there must be one.
 
-        The trial without memory-space assignment is left out, because an order has no effect there.
+        The one without memory-space assignment is left out, because an order has no effect there, unless it is the only one.
         """
         ordered = [trial for trial in self.trials if trial.knobs != ALL_SLOW]
         return min(ordered or self.trials, key=lambda trial: trial.score.total)
 
     @property
     def capacity(self) -> int:
-        """Bytes of fast memory that the machine has."""
+        """Bytes of fast memory that the memory-space assignment may use."""
         return int(self.scorer.target.fast_memory.capacity)
 
     def features(self, trial: Trial) -> tuple[float, ...]:

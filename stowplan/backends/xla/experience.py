@@ -1,8 +1,9 @@
 """Results of earlier programs: how often settings and flags have made similar programs faster.
 
-A *setting* (``knobs``) changes how XLA assigns values to fast memory; a *flag* changes the program before that. A program is
-described by features of its default compilation. How often a flag was better on earlier programs counts for a new program,
-weighted by the similarity of the two programs, so that tuning begins with flags that have worked before.
+A *setting* (``knobs``) changes how XLA assigns values to fast memory; a *flag* changes the program before that. The *default*
+is the compilation without either. A *preview* is a compilation that ends right after the assignment. A program is described by
+features of its default. How often a flag was better on earlier programs counts for a new program, weighted by the similarity of
+the two programs, so that tuning begins with flags that have worked before.
 """
 
 from __future__ import annotations
@@ -17,19 +18,21 @@ import msgspec
 
 from stowplan.document import Document
 
+#: Values of the fields ``format`` and ``version`` of files with experience.
 FORMAT = "stowplan.xla.experience"
 VERSION = 1
 
 #: The file that comes with this package; ``benchmarks/xla/tuning.py --learn`` writes it.
 SHIPPED = Path(__file__).with_name("experience.json")
 
-#: Width of the Gaussian kernel on the distance of features: at this distance a program counts for 0.61.
+#: Width of the Gaussian kernel on the distance of features: an earlier program at this distance has the weight 0.61.
 _WIDTH = 0.25
-#: Factor for programs on another chip.
+#: Factor of the weight of programs that were compiled for another target.
 _OTHER_CHIP = 0.3
-#: The tries of a flag, or of settings, on all earlier programs together count as at most this number of tries.
+#: The tries of a flag, or of settings, on all earlier programs together count as at most this number of tries. Otherwise the
+#: tries on the new program, of which there are few, would hardly count.
 _MOST_TRIES = 6.0
-#: Weight of a preview, relative to the result of a flag on an identical program.
+#: Weight of the saving that a preview promises; the result of a flag on an identical program has the weight 1.
 _PREVIEW = 0.25
 
 
@@ -37,16 +40,17 @@ class Improvement(NamedTuple):
     """The share of a program's cycles that a flag or a setting is expected to save."""
 
     saved: float
-    """The expectation if losses count as 0, because the better of both programs is kept."""
+    """The expectation if losses count as 0, because the better of both compilations is kept; never negative."""
     mean: float
-    """The expectation with losses."""
+    """The expectation with losses; negative if a loss is expected."""
 
 
 class EarlierProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A program that was tuned before."""
 
     family: str
-    """Kind of network. Programs of the same family are left out when the benefit of other programs is measured."""
+    """Kind of network. A benchmark that measures what experience contributes leaves out all programs of the family of the
+    program that it tunes."""
     target: str
     """Name of the target machine."""
     features: tuple[float, ...]
@@ -62,6 +66,7 @@ class Experience(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Results of programs that were tuned before."""
 
     programs: tuple[EarlierProgram, ...] = ()
+    """The programs."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -70,7 +75,10 @@ class Experience(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
         return Experience(programs=tuple(program for program in self.programs if program.family not in families))
 
     def about(self, target: str, features: tuple[float, ...]) -> dict[str, tuple[float, float]]:
-        """Returns (wins, tries) of each flag and of ``knobs``, weighted for a program with these features on this target."""
+        """Returns (wins, tries) of each flag and of ``knobs``, weighted for a program with these features on this target.
+
+        A *win* is a compilation that was better than all earlier ones. Flags that were never tried are missing.
+        """
         counts: dict[str, tuple[float, float]] = {}
         for program, weight in self._weighted_programs(target, features):
             for way, (wins, tries) in program.ways.items():
@@ -85,7 +93,8 @@ class Experience(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
     def improvement(self, way: str, target: str, features: tuple[float, ...], promised: float | None) -> Improvement:
         """Returns the share of its cycles that a program with these features is expected to save by a flag or by a setting.
 
-        It is the mean of the savings on earlier programs, weighted by similarity, and of the saving that a preview promises.
+        It is the mean of the savings on earlier programs, weighted by similarity, and of the saving that a preview promises; 0
+        if nothing is known.
 
         Parameters
         ----------
@@ -115,5 +124,5 @@ class Experience(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
 
 @cache
 def shipped() -> Experience:
-    """The results that come with this package."""
+    """Returns the results that come with this package."""
     return Experience.load(SHIPPED)

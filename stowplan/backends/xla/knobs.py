@@ -54,7 +54,9 @@ KNOB_OPTIONS = (
     SLICES_OPTION,
 )
 
+#: XLA's name of a value: an instruction and, if its result is a tuple, an index in it.
 _VALUE = re.compile(r"(?P<name>[^{}]+)(?:\{(?P<index>[0-9,]+)\})?")
+#: Characters with a meaning in RE2 expressions; two of them cannot be alone in a character class.
 _SPECIAL = re.compile(r"[.+*?()|\[\]{}$]|(?P<not_alone>[\\^])")
 
 
@@ -70,7 +72,7 @@ class Knobs(msgspec.Struct, frozen=True):
     last: frozenset[str] = frozenset()
     """Values that are assigned after all others; a value in both sets is moved to the front."""
     options: tuple[tuple[str, Option], ...] = ()
-    """Options other than the order and the prefetches, sorted by name."""
+    """Names and values of the options for the assignment other than the order and the prefetches, sorted by name."""
     flags: Flags = ()
     """Options that change the program before its memory-space assignment.
 
@@ -126,7 +128,7 @@ class Knobs(msgspec.Struct, frozen=True):
         return None if ratio is None else float(ratio)
 
     def describe(self) -> str:
-        """A short description for users; empty for XLA's own plan."""
+        """A short description for users; empty for XLA's default."""
         options = dict(self.options)
         last = self.last - self.first
         flags = [f"{name.removeprefix('xla_')}={str(value).lower()}" for name, value in self.flags]
@@ -144,15 +146,17 @@ class Knobs(msgspec.Struct, frozen=True):
         return ", ".join(part for part in parts if part)
 
 
-#: Two settings: XLA's own plan, and all values in slow memory.
+#: The setting that leaves everything to XLA.
 DEFAULT = Knobs()
+#: The setting without memory-space assignment, with which all values are in slow memory.
 ALL_SLOW = Knobs(options=((ASSIGNMENT_OPTION, False),))
 
 
 def order_overrides(first: Iterable[str], last: Iterable[str], preload: str = "") -> str:
-    """The text proto that moves values to the front and the back; empty if there are none.
+    """Returns the text proto that moves the values ``first`` to the front and ``last`` to the back; empty if there are none.
 
-    The value ``preload`` comes before all others, also in the order of cross-program prefetches.
+    The value ``preload`` comes before all others, also in the order of cross-program prefetches. A name that is not of the form
+    ``NAME`` or ``NAME{INDEX}`` raises ValueError.
 
     All names with the same index in a tuple share one entry with a regular expression, because XLA searches entries one by one:
     a thousand entries make a compilation three times as long.
@@ -177,7 +181,10 @@ def order_overrides(first: Iterable[str], last: Iterable[str], preload: str = ""
 
 
 def eagerness_override(size: int, eagerness: float) -> str:
-    """The text proto that says how early values of at least ``size`` bytes are fetched; empty for 0."""
+    """Returns the text proto that says how early values of at least ``size`` bytes are fetched; empty if ``size`` is 0.
+
+    ``eagerness`` is between 0 (late) and 1 (as early as possible).
+    """
     if not size:
         return ""
     return f"overrides{{hlo_operand_filter{{size_gte:{size}}}override_options{{prefetch_eagerness:{eagerness:g}}}}}"
@@ -212,7 +219,7 @@ def values_of(program: Program) -> dict[int, tuple[str, ...]]:
 
 
 def as_flags(options: Mapping[str, Option]) -> str:
-    """Options as command-line flags, for ``LIBTPU_INIT_ARGS`` or for a shell.
+    """Returns options as command-line flags, for ``LIBTPU_INIT_ARGS`` or for a shell.
 
     A flag with spaces is in single quotes, which libtpu interprets as a shell does.
     """
@@ -246,15 +253,19 @@ def flags_of(chip: XlaChip) -> dict[str, Mapping[str, Option]]:
 
 
 def between(chip: XlaChip, capacity: int, flag: Mapping[str, Option]) -> dict[str, Option] | None:
-    """Options that set the scoped limit halfway between XLA's own and that of a flag.
+    """Returns options that set the scoped limit halfway between XLA's own limit and the limit that a flag sets.
 
-    Returns None for a flag that sets no scoped limit, and for one that raises it but leaves more than half of the memory to the
-    assignment.
+    Returns None if the flag sets no scoped limit, or if it raises the limit but leaves more than half of the memory to the
+    assignment, or if kernels of the chip do not use this memory.
 
     Parameters
     ----------
+    chip
+        The chip.
     capacity
         Bytes of fast memory that XLA's own scoped limit leaves to the assignment.
+    flag
+        The options that the flag sets.
     """
     if chip.scoped is None or SCOPED_OPTION not in flag:
         return None

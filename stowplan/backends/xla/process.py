@@ -36,7 +36,7 @@ class AbortError(CompileError):
 
 
 class CompilingProcess:
-    """A process that compiles for this one, with pipes and limits; any error in :meth:`ask` ends it.
+    """A child process that compiles for this process, with pipes and limits; any error in :meth:`ask` ends it.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ class CompilingProcess:
     memory_limit, compile_limit
         Bytes of memory that it may use, and seconds for each request.
     name
-        Name of the workload, for messages.
+        Name of the function that it compiles, for messages.
     """
 
     def __init__(self, command: tuple[str, ...], accelerator: str, memory_limit: int, compile_limit: float, name: str):
@@ -89,14 +89,15 @@ class CompilingProcess:
         self._buffer = b""
 
     def ask(self, request: Request, deadline: Deadline) -> Answer:
-        """Send a request and return the answer.
+        """Send a request and return the answer. A failed compilation is an answer, too, and no error.
 
         Raises
         ------
         TimeLimitError
             The answer took longer than one compilation may take, or than the deadline allows.
         CompileError
-            The process used more memory than it may, or died.
+            The process used more memory than it may, or died, now or in an earlier request; AbortError if an internal check of
+            libtpu failed.
         """
         if not self.is_alive:
             raise CompileError(f"{self._name}: the compiling process has ended")
@@ -124,7 +125,7 @@ class CompilingProcess:
                 data = data[os.write(self._requests, data) :]
 
     def _receive(self, limit: Deadline) -> Answer | None:
-        """Receive the answer; None if the time limit is reached first."""
+        """Receive the answer; None if the time limit is reached first. Raises CompileError as :meth:`ask` does."""
         while b"\n" not in self._buffer:
             if limit.expired:
                 return None

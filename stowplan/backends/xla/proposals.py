@@ -2,7 +2,11 @@
 
 A *setting* says in which order XLA assigns values to fast memory, and how it fetches them. Some strategies follow a plan of
 stowplan, which decides which values are assigned first and which last. Others make small corrections to the best setting so
-far (the *incumbent*): they move the tensors whose memory costs the most cycles.
+far (the *incumbent*): they move the tensors whose memory costs the most cycles. A *trial* is a setting with its compilation, or
+with its *preview*, a compilation that ends right after the assignment. A *move* puts a tensor into fast memory for all of its
+uses, or out of it (:class:`~stowplan.backends.xla.evidence.Move`).
+
+All strategies have the same parameters and result, which :data:`Way` describes.
 """
 
 from __future__ import annotations
@@ -47,9 +51,24 @@ class HeuristicPlan(NamedTuple):
 def heuristic_plan(evidence: Evidence, generator: random.Random, start: Trial, capacity: int | None = None) -> HeuristicPlan:
     """Finds a plan with heuristics; it is the same for equal evidence and seed unless the deadline stops the search.
 
-    The plan may use everything that XLA may do. The search starts from XLA's plan in the trial ``start``, so that the result
-    takes no more cycles than that plan in the problem, and differs from it only if it takes fewer. Fast memory is limited to
-    ``capacity`` bytes, by default to the limit of that trial.
+    The plan may use everything that XLA may do. It takes no more cycles than XLA's plan in the trial ``start``, from which the
+    search starts, and differs from it only if it takes fewer.
+
+    Parameters
+    ----------
+    evidence
+        The results of the program's compilations.
+    generator
+        Source of the seed of the search.
+    start
+        The trial.
+    capacity
+        Limit on fast memory in bytes; None for the limit of the trial.
+
+    Raises
+    ------
+    InputError, VerificationError
+        The files of the trial cannot be read, or XLA's plan cannot be made valid.
     """
     problem = with_freedoms(
         make_problem(
@@ -76,11 +95,12 @@ def heuristic_plan(evidence: Evidence, generator: random.Random, start: Trial, c
     return HeuristicPlan(problem, result.plan)
 
 
-#: Numbers of moves in one correction. They are small, because each move changes where XLA puts all later values.
+#: Numbers of moves in one correction, in the order in which they are proposed. They are small, because each move changes where
+#: XLA puts all later values.
 STEPS = (8, 4, 16, 2, 32, 64)
 
-#: If a program takes more than this many times its cycles once it has no fast memory, limits near its present use are tried
-#: first; otherwise much smaller limits.
+#: If a program takes more than this many times its cycles when all values are in slow memory, limits near its present use of
+#: fast memory are tried first; otherwise much smaller limits.
 _VALUABLE_RATIO = 1.15
 
 #: Maximum number of inputs that are tried as the one that is in fast memory before the program starts.
@@ -89,7 +109,7 @@ MAX_PRELOADS = 2
 #: Smaller limits on fast memory, in bytes, are not tried.
 _MIN_CAPACITY = 1 << 16
 
-#: Plans are made for these shares of the fast memory that the incumbent uses.
+#: Plans are made for limits of these shares of the fast memory that the incumbent uses, in this order.
 _CAPACITY_SHARES = (0.75, 0.875, 0.5, 0.25)
 
 #: A saving below this share of a program's cycles is not worth a compilation.
@@ -101,7 +121,8 @@ _MAX_DRAWS = 20
 #: Settings that are tried for early fetching: the least size in bytes, and the eagerness.
 _EAGERNESS_SETTINGS = ((1 << 16, 0.5), (1 << 20, 0.9), (1 << 16, 1.0))
 
-#: Overlap ratios that are tried instead of XLA's own, and the largest.
+#: Overlap ratios (:data:`~stowplan.backends.xla.knobs.OVERLAP_OPTION`) that are tried instead of XLA's own, and the largest
+#: ratio that is tried.
 _OVERLAP_RATIOS, _MAX_OVERLAP_RATIO = (10.0, 4.0), 100.0
 
 
@@ -111,21 +132,25 @@ class Proposal(NamedTuple):
     way: str
     """Name of the strategy, or of the flag, that proposes it."""
     knobs: Knobs
+    """The setting."""
     gain: float = 0.0
-    """Cycles that it is expected to save compared with the incumbent; the effect of an order is never certain."""
+    """Cycles that it is expected to save compared with the incumbent, 0 if nothing is predicted. XLA decides what a setting
+    leads to, so that the gain is never certain."""
 
 
-#: A strategy: a function of the evidence, a trial or preview to start from, and a random generator. It yields settings, the
-#: most promising first; the caller uses the first ones that are new.
+#: A strategy: a function of the evidence, a trial to start from (the incumbent, or a better preview), and a random generator.
+#: It yields settings, the most promising first; the caller uses the first ones that are new. Errors of reading the files of a
+#: trial are raised.
 Way = Callable[[Evidence, Trial, random.Random], Iterator[Proposal]]
 
 
 def follow_plan(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
     """Settings that follow a plan of stowplan, which is made with all cycles known so far.
 
-    The first one moves tensors to the back that XLA puts into fast memory and the plan does not. Others move tensors to the
-    front that the plan has in fast memory: all of them, or only those that XLA does not put there. The last one moves all other
-    tensors to the back as well.
+    Let *wanted* tensors be those that the plan has in fast memory, and *unwanted* ones those that only XLA puts there. The
+    first setting moves unwanted tensors to the back. The second one also moves wanted tensors to the front that XLA leaves in
+    slow memory. The third one moves all wanted tensors to the front. The fourth and the fifth also move tensors to the back:
+    the unwanted ones, or all that are not wanted.
     """
     fast = heuristic_plan(evidence, generator, trial).tensors
     front = msgspec.structs.replace(trial.knobs, first=evidence.names(fast), last=frozenset(), preload="")
@@ -138,8 +163,10 @@ def follow_plan(evidence: Evidence, trial: Trial, generator: random.Random) -> I
 
 
 def _towards_plan(evidence: Evidence, trial: Trial, fast: set[int]) -> Knobs:
-    """The setting of a trial, changed towards a plan that has only the tensors ``fast`` in fast memory: those of them that are
-    in slow memory go first, and all others that are in fast memory go last."""
+    """The setting of a trial, changed towards a plan that has only the tensors ``fast`` in fast memory.
+
+    Tensors of ``fast`` that are in slow memory go first, and all other tensors that are in fast memory go last.
+    """
     in_fast_memory = evidence.fast_tensors(trial.assignment)
     return trial.knobs.moved(first=evidence.names(fast - in_fast_memory), last=evidence.names(in_fast_memory - fast))
 
@@ -173,11 +200,11 @@ def fit_to_capacity(evidence: Evidence, trial: Trial, generator: random.Random) 
 
 
 def move_harmful_last(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with all tensors at the back that make it slower in fast memory, and a limit on fast memory that has room
-    for the other tensors only.
+    """The incumbent without *harmful* tensors in fast memory, that is, tensors that make it slower there than in slow memory.
 
-    Neither change suffices alone: tensors at the back are still placed if there is room, and with a limit alone any tensor may
-    lose its place. Further proposals only move the half, or the quarter, of these tensors that costs the most cycles.
+    Harmful tensors are moved to the back, and fast memory is limited so that only the other tensors have room. Neither change
+    suffices alone: tensors at the back are still placed if there is room, and with a limit alone any tensor may lose its place.
+    Further proposals only move the half, or the quarter, of the harmful tensors that costs the most cycles.
     """
     harmful = [move for move in evidence.moves(trial) if not move.to_fast and move.cycles < 0]
     if not harmful:
@@ -193,7 +220,7 @@ def move_harmful_last(evidence: Evidence, trial: Trial, generator: random.Random
 
 
 def _worth_of_fast_memory(evidence: Evidence) -> float:
-    """Ratio of the cycles with everything in slow memory to those of the default: how much fast memory is worth."""
+    """Ratio of the cycles with everything in slow memory to the cycles of the default; 0 if the former is not known."""
     return evidence.all_slow.score.total / evidence.trials[0].score.total if evidence.all_slow is not None else 0.0
 
 
@@ -214,7 +241,7 @@ def overlap_copies(evidence: Evidence, trial: Trial, generator: random.Random) -
     """The incumbent with copies that begin earlier, if it waits for copies.
 
     By default XLA begins a copy about twice the copy's own time before its value is used. That is too late if copies queue
-    behind each other, which shows in the stalls alone.
+    behind each other; the program then waits for them (*stalls*).
     """
     if not waits(trial):
         return
@@ -225,12 +252,12 @@ def overlap_copies(evidence: Evidence, trial: Trial, generator: random.Random) -
 
 
 def waits(trial: Trial) -> bool:
-    """Whether the program waits for copies for so long in a trial that a compilation may be worth it."""
+    """Whether the program waits for copies for so long in a trial that a compilation with earlier copies may be worth it."""
     return trial.score.stall_cycles >= _MIN_GAIN * trial.score.total
 
 
 def correct_incumbent(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with the moves that save the most by its own cycles."""
+    """The incumbent with the moves that are predicted to save the most cycles."""
     yield from _with_moves("correct", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
 
 
@@ -297,7 +324,7 @@ class KnobWay(NamedTuple):
     """A strategy with its name and its prior win rate."""
 
     name: str
-    """The name of its trials."""
+    """The name of its proposals."""
     way: Way
     """The strategy."""
     knob: KnobName

@@ -1,7 +1,9 @@
 """The tuning loop: compiles XLA's default, learns from its cycles, and tries other options until the budget is used up.
 
 A *setting* (``knobs``) changes how XLA assigns values to fast memory, and a *flag* changes the program before that; a *preview*
-is a compilation that ends right after the assignment. The module :mod:`stowplan.backends.xla.bandit` explains these terms.
+is a compilation that ends right after the assignment. The *default* is the compilation without any option, and the *incumbent*
+the best compilation so far. :mod:`stowplan.backends.xla.bandit` chooses the next compilations; an *arm* of the bandit is a
+flag, or stands for settings of the best program.
 """
 
 from __future__ import annotations
@@ -25,19 +27,19 @@ from stowplan.errors import InputError, TimeLimitError, brief
 from stowplan.hardware.costs.signatures import LatencyTable, Predictor
 from stowplan.hardware.targets import Target, xla_chip
 
-#: Number of trials after which the loop may stop because no setting is expected to gain anything.
+#: Number of compilations after which the loop may stop because no setting is expected to gain anything.
 _MIN_TRIALS_TO_STOP = 2
 
 #: If no preview promises to save this share of the incumbent's cycles, at most this number of further previews are made.
 _MIN_GAIN, _EXTRA_PREVIEWS = 0.001, 8
-#: A flag is not tried if its preview loses more than this share of the default's cycles. With settings that were found for the
-#: flag, it must save this share of the incumbent's cycles.
+#: A flag is not tried if its preview loses more than the first share of the default's cycles. With settings that were found for
+#: the flag, it must be expected to save at least the second share of the incumbent's cycles.
 _MAX_LOSS_OF_A_FLAG, _MIN_GAIN_OF_A_FLAG = 0.1, 0.0
 #: The *scoped limit* is the fast memory that is reserved for kernels. If another limit loses no more than the first share of
 #: the incumbent's cycles, the limit halfway between it and XLA's own is tried as well. The second share is the further saving
 #: that is expected of it.
 _MAX_LOSS_OF_A_LIMIT, _EXPECTED_SAVING_BETWEEN = 0.01, 0.02
-#: If no preview promises anything, previews are ranked by cycles less this share of their uncertainty.
+#: If no preview promises anything, previews are ranked by their cycles minus this share of their uncertainty.
 _OPTIMISM = 0.25
 
 
@@ -55,8 +57,8 @@ class Run:
     on_progress
         Is called after each compilation.
     table, predictor
-        Cycles that are known beforehand (default: none), and a model that predicts other cycles (default: the one of this
-        package).
+        Cycles that are known beforehand (None: none), and a model that predicts other cycles (None: the model of this package
+        for the chip).
     """
 
     def __init__(
@@ -84,12 +86,26 @@ class Run:
     def tune(self, experience: Experience) -> Tuning:
         """Compile XLA's default, then run the loop; returns the trials and the best of them.
 
-        If fast memory can make a program slower on this chip, the second compilation has all values in slow memory.
+        If fast memory can make a program slower on this chip, the second compilation has all values in slow memory. If an error
+        ends the loop later, the trials before it are returned, and a note gives the error.
+
+        Parameters
+        ----------
+        experience
+            Results of earlier programs.
 
         Raises
         ------
         CompileError
             XLA does not compile the program even with default options.
+        TimeLimitError
+            The deadline, or the limit on one compilation, was reached before XLA's default was compiled.
+        InputError
+            The default compilation cannot be read or has no estimates of cycles, or it cannot be stored.
+        UsageError
+            The function does not fit the machine.
+        VerificationError
+            XLA's plan in a compilation or preview cannot be made valid.
         """
         first = self._compiler.compile(DEFAULT.compiler_options(), self._budget.deadline)
         if first.error:
@@ -152,16 +168,16 @@ class Run:
 
     @property
     def _incumbent(self) -> Trial:
-        """The best trial from which other settings can start."""
+        """The best compilation from which other settings can start."""
         return self._best_program.evidence.incumbent
 
     @property
     def _reason_to_stop(self) -> str:
-        """Why there is nothing to gain; empty if that is not known.
+        """Why there is nothing to gain; empty if there may be something.
 
-        There is nothing to gain if, after at least two compilations, no trial was better than the default, and
-        :meth:`~stowplan.backends.xla.evidence.Evidence.why_nothing` gives a reason. If fast memory can make a program slower on
-        the chip, that shows nothing.
+        There is nothing to gain if, after at least two compilations, none was better than the default, and
+        :meth:`~stowplan.backends.xla.evidence.Evidence.why_nothing` gives a reason. It is always empty if fast memory can make
+        a program slower on the chip.
         """
         is_known = len(self._trials) >= _MIN_TRIALS_TO_STOP and self._best == 0 and not self._chip.harm
         return self._programs[()].evidence.why_nothing() if is_known else ""
@@ -234,7 +250,10 @@ class Run:
         return (min(alone, default=default) - evidence.incumbent.score.total) / default
 
     def _proposals_of_knobs(self, best: SettingSearch) -> list[Proposal]:
-        """Settings of the best program, by their previews; if even more previews promise nothing, the most uncertain ones."""
+        """Settings of the best program, ranked by their previews, the best first.
+
+        If no preview promises anything, even after further previews, uncertain settings are ranked higher.
+        """
         incumbent_cycles = best.evidence.incumbent.score.total
         best.preview(self._budget.previews_of_a_round, self._make_previews)
         if not self._bandit.flags and not self._is_promising(best.worth_compiling(incumbent_cycles)[:1]):

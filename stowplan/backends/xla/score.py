@@ -4,8 +4,12 @@ XLA estimates cycles for every instruction except asynchronous copies, the waits
 are simulated: XLA's plan is imported, every step takes as long as XLA estimates, and copies run on copy engines that share the
 bandwidth of slow memory with the program. The time that the program waits for copies is added. XLA's estimates for the
 synchronous instruction ``copy`` are not used, because they are wrong: nearly constant within fast memory, and several times too
-large from slow memory. The cycles of such a copy are its bytes divided by the bandwidth. Those of collectives are estimated by
-:mod:`stowplan.backends.xla.collectives`.
+large from slow memory. The cycles of such a copy are its bytes divided by the bandwidth. The cycles of collectives are
+estimated by :mod:`stowplan.backends.xla.collectives`.
+
+A *step* is an instruction of the scheduled program; its *weight* is the number of times that it runs, which is more than 1 in a
+loop. A *preview* is a compilation that ends right after XLA's memory-space assignment. The *signature* of a step describes
+everything on which its time depends, except for the memories of its arrays.
 """
 
 from __future__ import annotations
@@ -47,8 +51,8 @@ class Score(msgspec.Struct, frozen=True):
     """The score of a compiled module, in cycles."""
 
     cycles: int
-    """Estimated cycles of all instructions, with loops weighted by their trip counts. Copies count XLA's estimate; collectives,
-    for which XLA has none, count their bytes divided by the bandwidth of links."""
+    """Estimated cycles of all instructions, with loops weighted by their trip counts. For copies these are XLA's estimates; for
+    collectives, which XLA does not estimate, their bytes divided by the bandwidth of links."""
     stall_cycles: int
     """Cycles for which the program waits for asynchronous copies, by simulation."""
     copy_cycles: int = 0
@@ -74,8 +78,9 @@ class Score(msgspec.Struct, frozen=True):
 def scored_program(module: HloModule, donation: Donation = "tied") -> Program:
     """Returns the program of a module as XLA sees it: a donated parameter and the output in its storage are one tensor.
 
+    ``donation`` is passed to :func:`~stowplan.frontends.hlo.program_from_module`; with ``free`` the two are separate tensors.
     Warnings about instructions without a cost model are suppressed, because their cycles come from XLA or from bytes over
-    links.
+    links. Raises InputError if the module cannot be read as a program.
     """
     with collecting_unmodelled():
         return program_from_module(module, donation=donation)
@@ -87,17 +92,27 @@ def with_freedoms(problem: Problem) -> Problem:
 
 
 def has_fast_memory(compiled: Compiled, target: Target) -> bool:
-    """Whether any value is in fast memory; otherwise there is no plan to import."""
+    """Whether any value is in fast memory in a compilation or preview; otherwise there is no plan to import.
+
+    Raises InputError if its file cannot be read.
+    """
     return f"S({target.fast_space})" in files.read_text(compiled.assigned_path)
 
 
 class CompiledModule:
     """A compiled module with cycles: steps have XLA's estimates, copies and collectives are computed from bytes.
 
+    Parameters
+    ----------
+    compiled
+        A full compilation.
+    target
+        The machine for which it is compiled.
+
     Raises
     ------
     InputError
-        The module is no HLO text.
+        The module cannot be read, or is no HLO text.
     """
 
     def __init__(self, compiled: Compiled, target: Target):
@@ -125,7 +140,7 @@ class CompiledModule:
         return steps
 
     def _copy_cycles_by_bytes(self, estimated: int, copy: Placed) -> int:
-        """Cycles of a copy by its bytes, at least XLA's fixed cost.
+        """Cycles of a copy by its bytes, but at least the fixed cost, or XLA's estimate if that is less than the fixed cost.
 
         Reading and writing overlap if source and target are in different memories, otherwise they are added.
         """
@@ -147,11 +162,11 @@ class CompiledModule:
 
     @cached_property
     def cycles(self) -> Mapping[str, int]:
-        """Cycles of one run of each step; those of copies and collectives are computed from bytes."""
+        """Cycles of one run of each step; the cycles of copies and collectives are computed from bytes."""
         return {step.name: step.cycles or 0 for step in self.steps} | self.copies | self.collectives
 
     def assignment(self, signatures: Mapping[str, StepSignature]) -> Assignment:
-        """Memories and cycles of the steps that have a signature; cycles of copies and collectives as in the score."""
+        """Memories and cycles of the steps that have a signature; copies and collectives have the cycles of :attr:`cycles`."""
         read = read_assignment(self.module, signatures, fast_space=self._target.fast_space)
         return Assignment({**read.steps, **self._counted_by_bytes(read.steps)})
 
@@ -183,6 +198,11 @@ class PreviewedModule(CompiledModule):
     known
         Cycles of one run by the name of a step, from a compilation of the program or from the roofline model. They are used for
         steps of which ``costs`` predicts nothing.
+
+    Raises
+    ------
+    InputError
+        The module cannot be read, or is no HLO text.
     """
 
     def __init__(self, compiled: Compiled, target: Target, costs: SignatureCosts, known: Mapping[str, int]):
@@ -192,7 +212,7 @@ class PreviewedModule(CompiledModule):
         predicted = costs.assignment({name: placement.pattern for name, placement in self._placements.items()})
         self._predicted = {name: round(cycles) for name, cycles in zip(predicted.names, predicted.cycles.tolist(), strict=True)}
         self.deviation = predicted.deviation
-        """Uncertainty of the predicted cycles."""
+        """Uncertainty of the predicted cycles of the whole program, in cycles."""
         self._load(compiled, target, module)
 
     def _with_cycles(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
@@ -218,6 +238,11 @@ class Scorer:
         The program before memory-space assignment, from :func:`scored_program`.
     target
         The machine for which it was compiled.
+
+    Raises
+    ------
+    UsageError
+        XLA does not compile for the target.
     """
 
     def __init__(self, program: Program, target: Target):
@@ -245,14 +270,18 @@ class Scorer:
         return max(accumulate(change))
 
     def plan(self, compiled: Compiled, problem: Problem | None = None) -> ImportedPlan:
-        """Imports XLA's plan, as a plan of ``problem`` if it is given, otherwise of :attr:`problem`."""
+        """Imports XLA's plan, as a plan of ``problem``, or of :attr:`problem` if ``problem`` is None.
+
+        Raises the errors of :func:`~stowplan.frontends.xla_plan.import_xla_plan`: InputError if the files cannot be read or
+        belong to another program, VerificationError if the plan cannot be made valid.
+        """
         problem_of_plan = problem or self.problem
         return import_xla_plan(
             problem_of_plan, self.program, compiled.assigned_path, compiled.offsets_path, fast_space=self.target.fast_space
         )
 
     def read(self, compiled: Compiled) -> CompiledModule:
-        """Reads a compiled module, for :meth:`score`."""
+        """Reads a full compilation, for :meth:`score`; raises InputError if it cannot be read."""
         return CompiledModule(compiled, self.target)
 
     def score(self, module: CompiledModule) -> Score:
@@ -262,6 +291,8 @@ class Scorer:
         ------
         InputError
             The module has no estimates, or belongs to another program.
+        VerificationError
+            XLA's plan cannot be made valid.
         """
         total = sum(step.weight * (step.cycles or 0) for step in module.steps)
         if not total:
@@ -283,8 +314,12 @@ class Scorer:
 
         Parameters
         ----------
+        plan
+            A plan of :attr:`problem`.
+        module
+            The module with the cycles of steps; steps that it does not have take no time.
         engines
-            Number of copy engines; that of the chip by default.
+            Number of copy engines; None for the number that the chip has.
         """
         fast, number = set(plan.fast_uses), 0
         slow_bytes = []
@@ -304,7 +339,10 @@ class Scorer:
         )
 
     def roofline_cycles(self, compiled: Compiled) -> dict[str, float]:
-        """Cycles of one run of each step by the roofline model, with operands in the memories of XLA's plan."""
+        """Cycles of one run of each step by the roofline model, with operands in the memories of XLA's plan.
+
+        Raises the errors of :meth:`plan`.
+        """
         fast = self.plan(compiled).plan.fast_uses if has_fast_memory(compiled, self.target) else ()
         durations = durations_ps(self.problem, fast)
         cycle_ps = self.target.cycles_ps(1_000_000) / 1_000_000
@@ -380,7 +418,7 @@ def _cycles(costs: SignatureCosts, program: Program, uses: int, plan: Plan) -> i
 
 
 def _workloads(folder: Path) -> Iterator[list[Compiled]]:
-    """The results of each program, without those that the compiler refused."""
+    """The full compilations of each program, without results that cannot be read or that the compiler refused."""
     for workload in sorted(path for path in folder.iterdir() if path.is_dir()):
         results = []
         for record in sorted(workload.glob("*/record.json")):

@@ -21,6 +21,7 @@ from stowplan.errors import UsageError
 #: For each dimension of an array, the axes of the mesh over which it is partitioned; further dimensions are not partitioned.
 Partition = tuple[tuple[str, ...], ...]
 
+#: An axis of a mesh, such as ``data=2``; and the partition of one array, such as ``-,model+data``.
 _AXIS = re.compile(r"([^\W\d]\w*)=([1-9]\d{0,8})")
 _PARTITION = re.compile(r"(-|\w+(\+\w+)*)(,(-|\w+(\+\w+)*))*")
 
@@ -105,7 +106,7 @@ def partition_of(array: Any) -> tuple[Partition | None, MeshAxes | None]:
 
 
 def one_mesh(meshes: Sequence[MeshAxes]) -> MeshAxes | None:
-    """Returns the mesh if all meshes are the same, and None if there are none. Raises UsageError if meshes differ."""
+    """Returns the mesh if all meshes are the same, and None if there are none; raises UsageError if some differ."""
     different = sorted({*map(str, meshes)})
     if len(different) > 1:
         raise UsageError(f"found meshes {' and '.join(different)}, expected one")
@@ -137,7 +138,8 @@ def build_mesh(axes: MeshAxes, devices: Sequence[Any]) -> Any:
 def dumps(value: Any) -> tuple[bytes, list[MeshAxes]]:
     """Pickles a value that may contain functions; returns the pickle and the axes of the meshes in it.
 
-    Each mesh is replaced by its axes. If the value has no mesh, the axes of the context's mesh (``jax.set_mesh``) are returned.
+    Each mesh is replaced by its axes. If the value has no mesh, the axes of the context's mesh (``jax.set_mesh``) are returned;
+    the list is empty if there is none either. Errors of pickling are raised, of whatever type they are.
     """
     import cloudpickle
     import jax
@@ -157,7 +159,10 @@ def dumps(value: Any) -> tuple[bytes, list[MeshAxes]]:
 
 
 def loads(data: bytes, devices: Sequence[Any]) -> Any:
-    """Restores a value that :func:`dumps` has pickled; its meshes are built from these devices."""
+    """Restores a value that :func:`dumps` has pickled; its meshes are built from these devices.
+
+    Raises UsageError as :func:`build_mesh` does; errors of unpickling are raised as well.
+    """
 
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, saved: tuple[MeshAxes, bool]) -> Any:

@@ -2,7 +2,8 @@
 
 The folder ``FOLDER/NAME-DIGEST/KEY/`` has one result. DIGEST is a hash of the lowered function, and KEY is a hash of the
 compiler's options, of the versions of the compiler's packages, and of the machine. A result is written to a temporary folder,
-which is then renamed, so that several processes may share a folder.
+which is then renamed, so that several processes may share a folder. A *workload* is a function with the shapes of its
+arguments. A *preview* is a compilation that ends right after XLA's memory-space assignment, so that it has no compiled module.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ from stowplan.backends.xla.child import Option
 from stowplan.backends.xla.dumps import ASSIGNED, COMPILED, OFFSETS, PROGRAM, assignment_digest
 from stowplan.errors import InputError
 
+#: Values of the fields ``format`` and ``version`` of records.
 FORMAT = "stowplan.xla.compile"
 VERSION = 1
 
+#: Name of the file with the record in the folder of a result.
 _RECORD = "record.json"
 
 
@@ -41,9 +44,9 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     workload: str
     """Digest of the lowered function."""
     processor_seconds: float
-    """CPU time of the compilation."""
+    """CPU time of the compilation, in seconds."""
     seconds: float
-    """Elapsed time of the compilation."""
+    """Elapsed time of the compilation, in seconds."""
     hbm_bytes: int = 0
     """The most bytes that the program has in slow memory; 0 if that is not known."""
     error: str = ""
@@ -84,7 +87,7 @@ class Compiled:
 
     @property
     def module_path(self) -> Path:
-        """Path of the compiled module, with the compiler's cycles and memory spaces."""
+        """Path of the compiled module, with the compiler's cycles and memory spaces; a preview has no such file."""
         return self.folder / COMPILED
 
     @property
@@ -99,7 +102,7 @@ class Compiled:
 
     @cached_property
     def assignment_digest(self) -> str:
-        """Digest of the module after memory-space assignment."""
+        """Hash of the module after memory-space assignment; OSError is raised if the file is missing."""
         return assignment_digest(self.folder)
 
     @cached_property
@@ -110,7 +113,7 @@ class Compiled:
 
 
 def read_result(folder: str | Path) -> Compiled:
-    """Reads the result in a folder; raises :class:`~stowplan.errors.InputError` if there is none."""
+    """Reads the result in a folder; raises InputError if there is none, or if its record is not valid."""
     folder = Path(folder)
     path = folder / _RECORD
     return Compiled(folder, files.decode(files.read_bytes(path), Record, format_name=FORMAT, version=VERSION, source=path))
@@ -125,6 +128,11 @@ class WorkloadStore:
         Folder of all workloads.
     name, digest
         Name of this workload, and digest of its lowered function.
+
+    Raises
+    ------
+    InputError
+        The folder of the workload cannot be made.
     """
 
     def __init__(self, folder: Path, name: str, digest: str):
@@ -190,7 +198,10 @@ class WorkloadStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """A context manager in which no other process stores a result of the workload, if the file system supports locks."""
+        """A context manager in which no other process stores a result of the workload.
+
+        On a file system without locks, it has no effect.
+        """
         handle = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
         try:
             with contextlib.suppress(OSError):

@@ -1,4 +1,8 @@
-"""The result of tuning: all compilations, the best of them, and its compiler options."""
+"""The result of tuning: all compilations, the best of them, and its compiler options.
+
+A *trial* is one compilation. A *setting* is a choice of compiler options, the *default* is the compilation without any, and the
+*incumbent* is the best compilation so far. A *preview* is a compilation that ends right after XLA's memory-space assignment.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,12 @@ from stowplan.document import Document
 from stowplan.errors import InputError, brief
 from stowplan.tables import text_table
 
+#: Values of the fields ``format`` and ``version`` of results of tuning.
 FORMAT = "stowplan.xla.tuning"
 VERSION = 1
 
-#: The summary warns if the gains with XLA's estimates of copies and with corrected ones differ by more than this.
+#: The summary warns if the gains with XLA's estimates of copies and with corrected ones differ by more than this share of the
+#: default's cycles.
 _DISAGREEMENT = 0.05
 
 #: Maximum number of characters of a refusal that the summary shows.
@@ -33,9 +39,10 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     last: int
     """How many values were moved to the back of XLA's order."""
     steer: str = ""
-    """A short description of the setting; empty for XLA's own plan."""
+    """A short description of the setting; empty for XLA's default."""
     cycles: int = 0
-    """XLA's estimate of the cycles; those of collectives, for which it has none, are computed from bytes."""
+    """XLA's estimate of the cycles of all instructions; the cycles of collectives, which XLA does not estimate, are computed
+    from bytes. 0 if there is no result."""
     stall_cycles: int = 0
     """Cycles for which the program waits for asynchronous copies, by simulation."""
     copy_cycles: int = 0
@@ -49,9 +56,9 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     error: str = ""
     """Why there is no result, such as the compiler's message, shortened; empty if there is one."""
     processor_seconds: float = 0.0
-    """CPU time of the compilation."""
+    """CPU time of the compilation, in seconds."""
     result: str = ""
-    """Path of the result inside of the folder of results."""
+    """Path of the result inside of the folder of results; empty if there is no result."""
 
     @property
     def total(self) -> int:
@@ -60,7 +67,10 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The result of tuning. ``gain`` is never negative, because XLA's default is one of the trials."""
+    """The result of tuning. ``gain`` is never negative, because XLA's default is one of the trials.
+
+    The constructor raises InputError if there are no trials, if the first one has no cycles, or if ``best`` is none of them.
+    """
 
     name: str
     """Name of the program."""
@@ -81,11 +91,12 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     seconds: float
     """Seconds of the run."""
     processor_seconds: float
-    """CPU time of the compilations and previews that were run; results that were found in the folder cost nothing."""
+    """CPU time in seconds of the compilations and previews that were run; results that were found in the folder cost
+    nothing."""
     compiles_run: int
     """How many compilations were run rather than found in the folder."""
     previews: int = 0
-    """How many previews were made."""
+    """How many previews were made or found in the folder."""
     notes: tuple[str, ...] = ()
     """Remarks for users."""
     format: str = FORMAT
@@ -133,7 +144,14 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return 1 - trial.total / self.default.total
 
     def compiled(self, folder: str | Path, number: int) -> Compiled:
-        """The compilation of a trial, from the folder of results that was used for tuning.
+        """Returns the compilation of a trial, from the folder of results that was used for tuning.
+
+        Parameters
+        ----------
+        folder
+            The folder of results.
+        number
+            Index of the trial in ``trials``.
 
         Raises
         ------
@@ -183,7 +201,7 @@ class TuningProgress(msgspec.Struct, frozen=True):
     budget: int
     """The largest number of compilations."""
     gain: float
-    """The gain of the best trial so far."""
+    """The share of the default's cycles and stalls that the best trial so far saves."""
 
     def line(self) -> str:
         """The progress in one line."""

@@ -1,6 +1,8 @@
-"""A JAX function with the shapes of its arguments, in a form from which a child process can rebuild it.
+"""A JAX function with the shapes of its arguments (a *workload*), in a form from which a child process can rebuild it.
 
-Compiling it needs jax and libtpu, which this package neither installs nor imports in this module.
+Compiling it needs jax and libtpu. Importing this module imports neither of them. A *mesh* is jax's array of devices with named
+axes, and a *partition* says over which axes each dimension of an array is divided. A *donated* argument is one whose memory the
+results may reuse.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of :data:`PACKAGES`, and the values of :data:`FLAGS` that are set.
+    """Returns the installed versions of :data:`PACKAGES`, and the values of :data:`FLAGS` that are set.
 
     Raises
     ------
@@ -41,6 +43,7 @@ def versions() -> dict[str, str]:
     return installed | {name: os.environ[name] for name in FLAGS if os.environ.get(name, "").strip()}
 
 
+#: An array's type and dimensions in HLO's short form, such as ``bf16[8,128]``.
 _SHAPE = re.compile(r"(?P<type>[a-z]+[0-9]*(?:[a-z0-9_]*))\[(?P<dims>[0-9]*(?:,[0-9]+)*)\]")
 
 #: From HLO's names of types to those of NumPy.
@@ -176,7 +179,7 @@ class LoweredFunction:
     """StableHLO and types, as ``jax.export`` serializes them."""
 
     def __call__(self, *leaves: Any) -> Any:
-        """Call the function; returns the leaves of its results."""
+        """Call the function with the leaves of its arguments; returns the leaves of its results."""
         from jax import export
 
         return export.deserialize(bytearray(self.program)).call(*leaves)

@@ -222,7 +222,9 @@ def resource(body: Body, proof: Fields) -> int:
     tiles, of_requests = {*numbers(proof, "tiles")}, "requests" in proof
     ports = sum(ports for served, ports in body.interfaces if served & tiles)
     count = sum(allowed <= tiles and (asks or not of_requests) for allowed, asks in zip(body.allowed, body.sends, strict=True))
-    return max(1, -(-count // (ports if of_requests else len(tiles))))
+    slots = ports if of_requests else len(tiles)
+    need(slots > 0, "proof.tiles", "no interface to memory serves any of them" if of_requests else "there are none")
+    return max(1, -(-count // slots))
 
 
 def search(body: Body, proof: Fields) -> int:

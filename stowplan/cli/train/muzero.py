@@ -45,8 +45,8 @@ class _Training(Training["Trainer"]):
         option(
             "--steps",
             "N",
-            "Stop after this many training steps, even before the time limit; by default 20000, or 1000000 with --preset "
-            "paper.",
+            "Stop after this many training steps (updates of the network's weights), even before the time limit; by default "
+            "20000, or 1000000 with --preset paper.",
         ),
     ] = None
     device: Annotated[str, option("--device", "NAME", "Device on which the network runs: cpu or cuda.")] = "cpu"

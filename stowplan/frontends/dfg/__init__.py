@@ -348,7 +348,7 @@ FORMAT = InputFormat(
         "a tile and a time for each instruction",
         load_machine,
         machine_names,
-        lambda array: f"{array.tiles} tiles, latency {array.latency} {'clock' if array.latency == 1 else 'clocks'}",
+        lambda array: f"{array.tiles} tiles, instruction latency {array.latency} {'clock' if array.latency == 1 else 'clocks'}",
         lambda name, array: describe_machine(name),
     ),
     claims=_claims,

@@ -178,7 +178,8 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
 
     The parameters of the function are variables in the memory of tiles. Those without a default are streams, which have a new
     value in every iteration. Those with a default have the same value in all iterations; the default itself is not used. The
-    function returns one or several values; instructions on which none of them depends are removed.
+    function returns one or several values; instructions on which none of them depends are removed. Errors that the function
+    raises are passed on.
 
     Parameters
     ----------
@@ -196,8 +197,6 @@ def trace(function: Callable[..., Any], *, name: str | None = None, fuse: bool =
         iteration.
     InputError
         It returns no value that the loop body computes, or it returns one of its parameters.
-
-    Errors of the function itself are passed on.
     """
     label = str(name or getattr(function, "__name__", "loop"))
     active = _Trace()

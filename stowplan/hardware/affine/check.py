@@ -223,7 +223,7 @@ def _check_complete(tensor: Tensor, writers: list[Copy] | None, place: str) -> N
     covered: bool | None = None
     if all(box is not None for box in boxes):
         covered = _covers([box for box in boxes if box is not None], tensor.shape)
-    elif tensor.elements <= MAX_POINTS:
+    elif max(tensor.elements, *(prod(copy.extents) for copy in writers)) <= MAX_POINTS:
         marks = np.zeros(tensor.shape, bool)
         for copy in writers:
             points = grid(copy.extents)

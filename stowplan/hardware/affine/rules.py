@@ -1,8 +1,8 @@
 """Bank rules of operators: for each way to compute an operator, which dimensions of operands and outputs are spread over banks.
 
-A rule is a tuple of *options*. An option has the spread dimension of each operand, followed by that of each output; it is -1
-(:data:`~stowplan.hardware.affine.program.UNSPREAD`) for an array that is not spread. Dimensions of an operand are counted in the
-array that the operator sees, which a load assembles from tensors. Element ``i`` of a spread dimension is in bank ``i mod
+A rule is a tuple of *options*. An option has the spread dimension of each operand, followed by that of each output; it has -1
+(:data:`~stowplan.hardware.affine.program.UNSPREAD`) for an array that is not spread. Dimensions of an operand are counted in
+the array that the operator sees, which a load assembles from tensors. Element ``i`` of a spread dimension is in bank ``i mod
 banks``. An array that is not spread is in one bank, from which all banks read it. See docs/reference/bank-mapping.md.
 
 Source: Zheng et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators" (2020, arXiv 2002.12798), section 2.2.

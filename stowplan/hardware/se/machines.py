@@ -146,10 +146,10 @@ machine_names = _FILES.names
 
 #: Descriptions of the machines of the mapper Morpher.
 _FOREIGN = {
-    "adres-4x4": "mesh of the mapper Morpher, after ADRES: a value crosses one tile per clock; loads and stores are in the "
-    "first column",
-    "hycube-4x4": "HyCUBE of the mapper Morpher: a value crosses up to four tiles per clock; loads and stores are in the "
-    "first column",
+    "adres-4x4": "mesh like that of the CGRA ADRES, as the mapper Morpher models it: a value crosses one tile per clock; "
+    "loads and stores are in the first column",
+    "hycube-4x4": "the CGRA HyCUBE, as the mapper Morpher models it: a value crosses up to four tiles per clock; "
+    "loads and stores are in the first column",
 }
 
 
@@ -166,7 +166,7 @@ def describe_machine(name: str) -> str:
     if name in _FOREIGN:
         return _FOREIGN[name]
     if name.startswith("satmapit"):
-        return "torus of the mapper SAT-MapIt: a tile reads only the last result of each neighbour"
+        return "torus, as the mapper SAT-MapIt models it: a tile reads only the last result of each neighbour"
     across = ", also across the edges of the array" if name.startswith("torus") else ""
     return f"each tile has links to its four neighbours{across}"
 

@@ -2,9 +2,10 @@
 
 A *use* is the read or write of one tensor by one step. Heuristics decide about *accesses*. An access is all uses of a tensor by
 one step. There are two exceptions. If a tensor lives outside a loop, all of its uses in the loop are one access, because the
-rules keep such a tensor in fast memory for the whole loop or not at all. If an asynchronous operation holds a tensor, all of
-its uses from the start to the end of the operation are one access. A *boundary* is the moment before a step or after the last
-one.
+rules keep such a tensor in fast memory for the whole loop or not at all. If an asynchronous operation reads or writes a tensor,
+all uses of the tensor from the start to the end of the operation are one access. A *boundary* is the moment before a step or
+after the last one. A *residency* is the stay of a tensor in fast memory from one boundary to another. Steps, tensors and uses
+have the numbers that they have in the problem.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ class StepRow:
     weight: int
     """How often the step runs."""
     floor: int
-    """The least latency of the step, times its weight (ps)."""
+    """The least latency of the step over all choices of fast uses, times its weight (ps)."""
     first_use: int
     """The first use of the step."""
     first_term: int
-    """The first term of the step. Each piece has 1 + uses terms: its base, then one for each use."""
+    """The first term of the step in ``Data.terms``. Each piece has one term for its base, then one for each use of the step."""
     table: int
     """Index of the step's first latency in ``Data.table``; -1 if the step has no latency table."""
     table_use: int
@@ -49,9 +50,9 @@ class StepRow:
     table_uses: int
     """Number of uses that the latency table depends on."""
     down: int
-    """The latest boundary at which copies may begin or end, up to the boundary before this step."""
+    """The latest boundary at which copies may begin or end that is not after the boundary before this step."""
     up: int
-    """The earliest boundary at which copies may begin or end, from the boundary before this step on."""
+    """The earliest boundary at which copies may begin or end that is not before the boundary before this step."""
 
 
 class TermRow:
@@ -64,7 +65,7 @@ class TermRow:
 
 
 class TensorRow:
-    """A tensor."""
+    """A tensor; the row after the last tensor has only ``first_access``."""
 
     bytes: int
     """Size in bytes, rounded up to the alignment."""
@@ -85,7 +86,7 @@ class TensorRow:
 
 
 class AccessRow:
-    """An access: the uses of a tensor in the steps ``[low, high)``."""
+    """An access: the uses of a tensor in the steps ``[low, high)``. The row after the last access has only ``first_use``."""
 
     low: int
     """First step of the access."""
@@ -147,7 +148,7 @@ MOST_CAPACITY = 1 << 60
 
 
 def build(problem: Problem) -> Data:
-    """Build the tables of a problem, in about 2 us for each use."""
+    """Build the tables of a problem, which takes about 2 us for each use. It raises no errors."""
     align = problem.alignment
     tensors = problem.tensors
     inner = internal_loops(problem)
@@ -182,6 +183,7 @@ def build(problem: Problem) -> Data:
 
 
 Columns = dict[str, Column]
+"""The columns of a table, by the name of the field."""
 
 
 def _steps(problem: Problem) -> tuple[Columns, Columns, list[int]]:

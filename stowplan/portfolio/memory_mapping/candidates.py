@@ -1,7 +1,10 @@
 """The candidates for memory mapping, as functions of (problem, context).
 
-A *candidate* is one method of a run of ``solve``, which reports plans, bounds and hints to its context. A *hint* gives for each
-access of a tensor numbers in [0, 1] that say how likely the tensor is in fast memory there in a good plan.
+A *candidate* is one method of a run of ``solve``. It returns nothing and raises no errors of its own: it reports plans, bounds
+and hints to its :class:`~stowplan.kernel.context.Context`. A *hint* gives for each access of a tensor numbers in [0, 1] that
+say how likely the tensor is in fast memory there in a good plan. The *linear relaxation* is a MILP of the problem without
+integrality; its optimum is a bound, and its solution is a hint. A *state* is a plan as tables, on which compiled heuristics
+work (:mod:`.state`). A *use* is the read or write of a tensor by a step; problems without uses have nothing to improve.
 """
 
 from __future__ import annotations
@@ -32,19 +35,22 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     deterministic_piece: int = 20
-    """Rounds of ruin and recreate between two calls of :meth:`Context.closed` in a deterministic run."""
+    """Number of rounds of ruin and recreate between two calls of :meth:`Context.closed` in a deterministic run."""
     look_every: float = 0.01
     """Seconds between two calls of :meth:`Context.closed` in other runs."""
     loss: float = 2e-3
-    """Part of the difference between the objective of the first plan and the floor (a simple lower bound) by which a round of
-    ruin and recreate may make the plan worse at the beginning."""
+    """Largest loss that a round of ruin and recreate may cause at the beginning, as a fraction of the difference between the
+    objective of the first plan and the floor, a simple lower bound."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """The candidate that computes the baseline ``greedy`` alone: the greedy heuristic in the style of production compilers."""
+    """The candidate that computes only the plan of the baseline ``greedy``: a heuristic in the style of production compilers.
+
+    If it is stopped before its end, it reports nothing.
+    """
     data = arrays.build(problem)
     state, complete = heuristics.run(heuristics.production_greedy(data), context.closed)
     if complete:
@@ -52,7 +58,10 @@ def greedy(problem: Problem, context: Context) -> None:
 
 
 def presolve(problem: Problem, context: Context) -> None:
-    """The presolver of small problems: the constructive heuristics, then the complete CP-SAT model."""
+    """The presolver, which runs before all other candidates on small problems: heuristics, then the complete CP-SAT model.
+
+    The constructive heuristics (:mod:`.heuristics`) are left out if the run has no heuristics.
+    """
     if includes_heuristics(context):
         data = arrays.build(problem)
         for _ in _construct_and_report(problem, context, data):
@@ -61,7 +70,7 @@ def presolve(problem: Problem, context: Context) -> None:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """The main heuristic: constructive heuristics, some of them guided by hints, then ruin and recreate."""
+    """The main heuristic: constructive heuristics, some of them guided by hints, then ruin and recreate (:mod:`.search`)."""
     data = arrays.build(problem)
     guides = Guides(problem, context, data)
     best: State | None = None
@@ -99,7 +108,8 @@ def _construct_and_report(problem: Problem, context: Context, data: arrays.Data)
 def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, state: State, guides: Guides) -> None:
     """Improve a state by ruin and recreate, and report better plans.
 
-    The search continues from plans of other candidates, and from plans that follow hints, if these are better.
+    The search continues from plans of other candidates, and from plans that follow hints, if these are better. It may end early
+    to make way for another candidate (:func:`.pace.ends_on_stagnation`).
     """
     search = new_search(data, state, heuristics.densities(data, 1), context.seed())
     status = search.status[0]
@@ -141,7 +151,8 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
 def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]:
     """Yield, for each slice of the search, the progress from 0 to 1 and the number of rounds to do.
 
-    In a deterministic run, the progress is the part of all rounds that is done; in others, the part of the time that is over.
+    In a deterministic run, the progress is the part of all rounds that is done; in others, the part of the time that is over,
+    or 0.5 if the time is not limited.
     """
     total = context.work(work_rates.MAPPING_ROUNDS, problem.use_count + 50, least=50)
     if total is not None:
@@ -173,7 +184,8 @@ def _adopt(problem: Problem, context: Context, data: arrays.Data, objective: int
 def relaxation(problem: Problem, context: Context) -> None:
     """The exact candidate ``relaxation``: a hint from the linear relaxation, then bounds from relaxations of segments.
 
-    A *segment* is a part of the program between two boundaries. The relaxations of segments are more detailed: they are linear
+    The first part is left out if the search solves the linear relaxation itself (:func:`.guided.relaxes_in_search`). A
+    *segment* is a part of the program between two boundaries. The relaxations of segments are more detailed: they are linear
     programs first, and later have cuts and integer variables.
     """
     from stowplan.models.memory_mapping.milp.segments import SegmentBounds
@@ -196,7 +208,7 @@ def relaxation(problem: Problem, context: Context) -> None:
 
 
 def complete(problem: Problem, context: Context) -> None:
-    """Solve the complete CP-SAT model, with the best plan so far as its hint.
+    """Solve the complete CP-SAT model. The solver starts from the best plan so far, if there is one.
 
     If the model does not support the problem, the candidate's entry in the result gets a note.
     """

@@ -1,4 +1,8 @@
-"""Converts between plans and the state of the compiled heuristics (:mod:`stowplan.portfolio.memory_mapping.state`)."""
+"""Converts between plans and the state of the compiled heuristics (:mod:`stowplan.portfolio.memory_mapping.state`).
+
+That module explains the terms *access*, *boundary*, *residency* and *slot*. A *use* is the read or write of a tensor by a step.
+The functions raise no errors.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,7 @@ from stowplan.portfolio.memory_mapping.state import COPIED, DEFINED, PRELOADED, 
 
 
 def export_plan(problem: Problem, data: Data, state: State) -> Plan:
-    """The plan that a state represents."""
+    """The plan that a state represents. The timeline of the state must be up to date."""
     rows = plain(SlotRow, state.slots, state.order[: state.totals[0].placed])
     return _plan(problem, data, rows, int(state.totals[0].total))
 
@@ -27,7 +31,7 @@ def export_best(problem: Problem, data: Data, search: Search) -> Plan:
 
 
 def _plan(problem: Problem, data: Data, rows: list[SlotRow], objective: int) -> Plan:
-    """The plan with these residencies and this objective (ps)."""
+    """The plan with the residencies ``rows``, the copies that they have, and this objective (ps)."""
     low, first_use, use = values(data.accesses, "low"), values(data.accesses, "first_use"), values(data.access_uses, "use")
     residencies = [Residency(row.tensor, row.start, row.end, row.offset, row.source == PRELOADED) for row in rows]
     copies = [Copy(row.tensor, "out", row.out_start, row.out_end) for row in rows if row.out_start >= 0]

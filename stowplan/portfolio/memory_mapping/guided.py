@@ -1,10 +1,12 @@
 """Constructive heuristics that follow a hint: tensors enter fast memory where the hint says so, and stay as long as it says.
 
-A *hint* gives for each access of a tensor numbers in [0, 1], such as how likely the access is served from fast memory in a good
-plan. One plan is built for each of several thresholds and orders of insertion, and then filled up with tensors that the hint
-left out. Other heuristics run without a hint, so that a bad hint only costs a little time. Hints come from the caller or from
-other candidates, or are computed here (:class:`Guides`). The *relaxation* is a MILP of the problem without integrality, whose
-solution is such a hint. The *learned guide* is a neural network that computes one.
+An *access* is all uses of a tensor by one step of the program. A *hint* gives for each access of a tensor numbers in [0, 1],
+such as how likely the access is served from fast memory in a good plan. One plan is built for each of several thresholds and
+orders of insertion, and then filled up with tensors that the hint left out. Other heuristics run without a hint, so that a bad
+hint only costs a little time. Hints come from the caller or from other candidates, or are computed here (:class:`Guides`). The
+*relaxation* is a MILP of the problem without integrality, whose solution is such a hint. The *learned guide* is a neural
+network that computes one. The *untrained guide* computes one without a network. *Benefit density* is an estimate of the time
+that a tensor saves, divided by its bytes and its lifetime. The functions raise no errors, except as stated.
 """
 
 from __future__ import annotations
@@ -51,11 +53,11 @@ class GuideParameters(Parameters, frozen=True):
     one half is much worse (docs/results/guidance.md).
     """
     margin: float = 0.02
-    """Part of the best objective. If the first plan that follows a hint is worse by more than this part, no further plans are
-    built for the hint (docs/results/guidance.md)."""
+    """Fraction of the best objective. If the first plan that follows a hint is worse by more than this fraction, no further
+    plans are built for the hint (docs/results/guidance.md)."""
     large_uses: int = 15_000
-    """Uses of a problem above which the exact candidate spends only the part ``large_part`` of its time on the relaxation's
-    hint."""
+    """Number of uses of a problem above which the exact candidate spends only the part ``large_part`` of its time on the
+    relaxation's hint."""
     large_part: float = 0.5
     """Part of its time that the exact candidate spends on the relaxation's hint if the problem has more than ``large_uses``
     uses."""
@@ -66,7 +68,7 @@ class GuideParameters(Parameters, frozen=True):
     filled_seconds: float = 5e-6
     """Seconds that the untrained guide needs for each use of a problem, estimated generously."""
     iteration_uses: float = 5000.0
-    """Uses of a problem whose simplex iterations take twice as long as those of a small problem."""
+    """Number of uses of a problem whose simplex iterations take twice as long as those of a small problem."""
     orders: tuple[int, ...] = (0, 1, 2, 3)
     """Numbers of the orders of insertion that are tried. The orders are by descending saving (0), bytes (1), saving divided by
     the square root of the bytes (2), and saving divided by the bytes (3)."""
@@ -85,11 +87,11 @@ class Guide(NamedTuple):
     sure: Floats
     """Confidence in these two values."""
     place: Floats | None = None
-    """Suggested place in fast memory, as a part of its size; None if the hint suggests no places."""
+    """Suggested offset in fast memory, as a fraction of the capacity; None if the hint suggests no places."""
 
 
 def guide(hint: Hint) -> Guide:
-    """The values of a hint that :func:`stowplan.models.hint.check` has passed."""
+    """The values of a hint, which :func:`stowplan.models.hint.check_hint` has accepted; without confidences, all are 1."""
     fast, keep = (np.array(hint.values[name], np.float64) for name in (FAST, KEEP))
     sure = np.array(hint.confidence, np.float64) if hint.confidence else np.ones_like(fast)
     return Guide(fast, keep, sure, np.array(hint.values[PLACE], np.float64) if PLACE in hint.values else None)
@@ -99,7 +101,8 @@ def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
     """Insert every tensor in the best of the ways that the hint permits.
 
     ``least`` is the threshold (:func:`~stowplan.portfolio.memory_mapping.heuristics.follow`), and ``by`` the number of the
-    order of insertion (:attr:`GuideParameters.orders`, or :data:`BY_PLACE`).
+    order of insertion (:attr:`GuideParameters.orders`, or :data:`BY_PLACE`). Raises AssertionError for :data:`BY_PLACE` if the
+    hint suggests no places.
     """
     state = new_state(data)
     follow(data, state, guide.fast, guide.keep, guide.sure, least, TRUST)
@@ -114,7 +117,10 @@ def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
 
 
 def guided(data: Data, guide: Guide, least: float, by: int) -> Built:
-    """Build as :func:`followed` does, then insert the remaining tensors without the restrictions of the hint."""
+    """Build as :func:`followed` does, then insert the remaining tensors without the restrictions of the hint.
+
+    The remaining tensors are inserted by benefit density.
+    """
     for state in followed(data, guide, least, by):
         yield state
     state.permits[:] = ENTER | STAY
@@ -137,11 +143,11 @@ def _order(data: Data, state: State, by: int) -> Ints:
 
 
 def better_guided(data: Data, hint: Hint, stop: Callable[[], bool], objective: int | None = None) -> Iterator[State]:
-    """Yield states that follow a hint, each better than the states before.
+    """Yield states that follow a hint, each better than the states before; at least one.
 
     ``objective`` is the objective (ps) of the best plan so far, None if there is none. If the first plan of a threshold and all
-    plans before are worse by more than :attr:`GuideParameters.margin`, no further plans are built. A hint that fits the problem
-    badly therefore costs little time. ``stop`` says whether to end.
+    plans before are worse than that by more than :attr:`GuideParameters.margin`, no further plans are built. A hint that fits
+    the problem badly therefore costs little time. ``stop`` says whether to end.
     """
     values = guide(hint)
     acceptable = math.inf if objective is None else (1.0 + PARAMS.margin) * objective
@@ -178,9 +184,9 @@ class Guides:
         return self._hints_seen > 0
 
     def better(self, objective: int) -> State | None:
-        """The state of the best plan that follows a new hint; None if none is better than ``objective`` (ps).
+        """The state of the best plan that follows a hint which has arrived or was computed since the last call.
 
-        The plan is reported.
+        It is None if there is no such hint, or if no plan is better than ``objective`` (ps). The plan is reported.
         """
         best: State | None = None
         for hint in self._new_hints():
@@ -235,7 +241,11 @@ class Guides:
 
 
 def learned_hint(problem: Problem, context: Context) -> Hint | None:
-    """The hint of the learned guide; None if it would take too long, or if its file cannot be read, which a note then says."""
+    """The hint of the learned guide.
+
+    It is None if it would take too long, if the problem has no uses, or if the guide's file cannot be read; in the last case
+    the candidate leaves a note.
+    """
     from stowplan.learned_guidance.memory_mapping.guide import guide
 
     if not 0 < PARAMS.guide_seconds * problem.use_count <= context.seconds(PARAMS.within_part):
@@ -248,7 +258,10 @@ def learned_hint(problem: Problem, context: Context) -> Hint | None:
 
 
 def filled_hint(problem: Problem, context: Context) -> Hint | None:
-    """The hint of the untrained guide, which fills memory by benefit density; None if it would take too long."""
+    """The hint of the untrained guide, which fills memory by benefit density.
+
+    It is None if it would take too long, or if the problem has no uses.
+    """
     from stowplan.learned_guidance.memory_mapping.guide import guide
 
     is_quick = 0 < PARAMS.filled_seconds * problem.use_count <= context.seconds(PARAMS.within_part)

@@ -1,7 +1,10 @@
 """Constructive heuristics, which insert one tensor after the other into fast memory.
 
 They are generators that yield between two pieces of work, so that a caller can check the time. The loops over tensors are
-compiled. :mod:`.state` describes the tables of a partial plan and the terms.
+compiled. :mod:`.state` describes the tables of a partial plan and the terms. A *way* to insert a tensor says, for example,
+whether it is written to fast memory or copied there (:mod:`.machine`). In shapes, N is the number of tensors. A *hint* has
+values in [0, 1] for each access of a tensor, such as how likely the access is served from fast memory in a good plan. The
+functions raise no errors.
 
 If a problem allows stalls (waiting for copies), the greedy heuristic in the style of production compilers often makes a worse
 plan than if it may not stall (:func:`without_stalls`). A plan without stalls is valid in both cases, so learned policies are
@@ -28,7 +31,7 @@ class GreedyParameters(Parameters, frozen=True):
     """Parameters of the constructive heuristics."""
 
     piece: int = 32
-    """Tensors inserted between two yields."""
+    """Number of tensors that are inserted between two yields."""
 
 
 PARAMS = parameters(GreedyParameters, __name__)
@@ -46,8 +49,8 @@ def sizes(data: Data) -> Floats:
 def densities(data: Data, by: int) -> Floats:
     """[N] the benefit density of each tensor: an estimate of the time that it can save (ps), divided by a cost.
 
-    The cost depends on ``by``. It is (0) the bytes of the tensor, (1) its bytes times its lifetime (ps), (2) 1, or (3) its
-    bytes times the square root of its lifetime.
+    ``by`` chooses the cost: 0 for the bytes of the tensor, 1 for its bytes times its lifetime (ps), 2 for the number 1, or 3
+    for its bytes times the square root of its lifetime. The lifetime is that of :func:`measure`.
     """
     gains, lifetimes = (np.zeros(len(data.tensors) - 1) for _ in range(2))
     measure(data, new_state(data), gains, lifetimes)
@@ -80,7 +83,11 @@ def best_insertion(data: Data, by: int) -> Built:
 
 
 def inserted(data: Data, state: State, order: Ints, policy: int = BEST_FIT) -> Built:
-    """Insert every tensor of an order in its best way, into a state that may already have residencies of other tensors."""
+    """Insert every tensor of an order in its best way, into a state that may already have residencies of other tensors.
+
+    ``policy`` chooses among the free offsets (:func:`.space.find_offset`). Tensors that have a residency already, or that save
+    no time, are skipped.
+    """
     for start in range(0, len(order), PARAMS.piece):
         construct(data, state, order, start, PARAMS.piece, True, policy)
         yield state
@@ -88,7 +95,7 @@ def inserted(data: Data, state: State, order: Ints, policy: int = BEST_FIT) -> B
 
 
 def run(built: Built, stop: Callable[[], bool]) -> tuple[State, bool]:
-    """Run a heuristic until it ends or ``stop`` returns True; returns its state and whether it ended."""
+    """Run a heuristic until it ends or ``stop`` returns True; returns its latest state and whether it ended."""
     for state in built:
         last = state
         if stop():
@@ -111,7 +118,7 @@ def by_density(data: Data, by: int) -> Ints:
 
 
 def _largest_first(data: Data, state: State) -> Ints:
-    """The slots in use, by descending size times duration."""
+    """The slots in use, by descending size times length in steps."""
     placed: Ints = state.order[: state.totals[0].placed].copy()
     size, start, end = (np.array(values(state.slots, name), np.int64)[placed] for name in ("bytes", "start", "end"))
     return placed[np.argsort(size * (start - end), kind="stable")]
@@ -156,8 +163,10 @@ WITHOUT_STALLS = "greedy, no stalls"
 
 
 def without_stalls(problem: Problem, stop: Callable[[], bool] = lambda: False) -> tuple[str, float]:
-    """Name and objective (ps) of the plan that :func:`production_greedy` makes if it may not stall; infinite if it was
-    stopped."""
+    """Name and objective (ps) of the plan that :func:`production_greedy` makes if it may not stall.
+
+    The objective is infinite if ``stop`` ended the heuristic.
+    """
     data = build(msgspec.structs.replace(problem, stalls="forbidden"))
     state, is_complete = run(production_greedy(data), stop)
     return WITHOUT_STALLS, int(state.totals[0].total) if is_complete else math.inf
@@ -169,7 +178,7 @@ def follow(data: Data, state: State, fast: Floats, keep: Floats, sure: Floats, l
 
     A tensor may enter fast memory at an access whose value of ``fast`` is at least ``least``, and stay there until the next
     access if its value of ``keep`` is at least ``least``. At accesses whose confidence ``sure`` is below ``trust``, both are
-    permitted.
+    permitted. All of these numbers are in [0, 1].
 
     The values of the hint refer to the accesses of :mod:`stowplan.models.memory_mapping.accesses`, several of which may be one
     access in the tables. Of these, the first decides whether the tensor enters and the last whether it stays.
@@ -210,7 +219,9 @@ def permitted_gains(data: Data, state: State, gains: Floats) -> None:
 def lowest_places(data: Data, fast: Floats, place: Floats, sure: Floats, trust: float, lowest: Floats) -> None:
     """Compute for each tensor the lowest place in memory that a hint suggests, over the accesses that it has in fast memory.
 
-    ``lowest`` [N] is lowered where a place is below its value. The other arguments are as for :func:`follow`.
+    ``place`` has, for each access, an offset as a fraction of the capacity. ``lowest`` [N] is lowered where a place is below
+    its value. The other arguments are as for :func:`follow`. An access counts as in fast memory if its value of ``fast`` is at
+    least one half.
     """
     number = -1
     for tensor in range(len(lowest)):

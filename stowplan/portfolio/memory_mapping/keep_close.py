@@ -1,6 +1,8 @@
 """Memory mappings that differ as little as possible from an earlier plan, compared tensor by tensor.
 
-The option ``--keep-close`` names the earlier plan.
+The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the program. A *residency* is the
+stay of a tensor in fast memory. A *use* is the read or write of a tensor by a step; it is *fast* if it is served from fast
+memory.
 """
 
 from __future__ import annotations
@@ -26,10 +28,22 @@ Part = tuple[tuple[Residency, ...], tuple[Copy, ...], tuple[int, ...]]
 class Changes(ByValues):
     """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for memory mapping.
 
-    There is one decision for each tensor: the part of the plan that concerns it.
+    There is one decision for each tensor: the part of the plan that concerns it. The decision's number is that of the tensor.
 
-    A plan for an earlier version of the program is first transferred to this version, as far as possible. If it is for an
-    earlier version and the problem of that version is not given, the constructor raises UsageError.
+    A plan for an earlier version of the program is first transferred to this version, as far as possible. If nothing of it is
+    left, the plan with all tensors in slow memory takes its place, and :attr:`notes` says so.
+
+    Parameters
+    ----------
+    problem
+        The problem to solve.
+    given
+        The checked request with the earlier plan.
+
+    Raises
+    ------
+    UsageError
+        The plan is for an earlier version, and the problem of that version is not given.
     """
 
     what = "tensor"
@@ -66,8 +80,11 @@ class Changes(ByValues):
         ]
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan:
-        """The plan that consists of these parts. Copies that are queued at one boundary have the order of ``near``, or else of
-        the earlier plan."""
+        """The plan that consists of these parts, which is not checked and has objective 0.
+
+        Copies that are queued at one boundary have the order of ``near``, or else of the earlier plan. Raises KeyError for a
+        copy that neither plan has.
+        """
         parts: Sequence[Part] = values
         rank: dict[Copy, int] = {}
         for plan in (near, self.start):
@@ -85,11 +102,14 @@ class Changes(ByValues):
         return changed
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
-        """Returns a function from a tensor to the tensors that occupy its earlier places in ``plan``."""
+        """Returns a function from a tensor to the other tensors that occupy bytes of its earlier residencies in ``plan``."""
         return colliding(self._boxes(self.start), self._boxes(plan))
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Yields plans with the same residencies as ``plan`` and fewer and fewer changed offsets."""
+        """Yields plans with the same residencies as ``plan`` and fewer and fewer changed offsets, until the budget is used up.
+
+        The objective is that of ``plan``, so that ``ceiling`` is not used.
+        """
         offset_of = {(stay.tensor, stay.start, stay.end, stay.preloaded): stay.offset for stay in self.start.residencies}
         stays: tuple[Residency, ...] = plan.residencies
         buffers = tuple(

@@ -2,7 +2,8 @@
 
 A plan says when which tensor of a compiled program is in fast memory, at which offset, and which copies bring it there. A *use*
 is the read or write of one tensor by one step of the program; the number of uses measures the size of a problem. The
-*relaxation* is a MILP without integrality, which gives a bound and a hint.
+*relaxation* is a MILP without integrality, which gives a bound and a hint. :class:`stowplan.kernel.kind.Kind` explains the
+fields of :data:`KIND`.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run, and for how long."""
 
     small_uses: int = 128
-    """Uses of a problem up to which the presolver runs."""
+    """Number of uses of a problem up to which the presolver, a short exact search before all other candidates, runs."""
     relaxation_seconds: float = 9e-4
     """Seconds for each use of the problem during which the bound of the candidate ``relaxation`` grows quickly. The candidate
     gets this time if others wait for its worker."""
     relaxation_share: tuple[float, float] = (0.4, 0.6)
-    """Parts of the time limit that the candidate ``relaxation`` gets at least and at most. With the rest of the time, the plan
-    of a large problem gains more than its bound would (docs/results/guidance.md).
+    """Least and largest part of the time limit that the candidate ``relaxation`` gets. More would not pay: in the remaining
+    time, other candidates improve the plan of a large problem more than this candidate would improve the bound
+    (docs/results/guidance.md).
     """
     plain_seconds: float = 1e-4
     """Seconds that the linear relaxation of the whole problem needs for each use of the problem."""
@@ -111,6 +113,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
+    """The function of the candidate of this name; raises KeyError for other names."""
     if name in ("lns", "lns2"):
         # This module is imported only when it is needed, because it imports ortools.
         from stowplan.portfolio.memory_mapping import lns
@@ -130,6 +133,11 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
+    """Details for the result: the size of the problem, its capacity in bytes, and figures of the plan if there is one.
+
+    ``all_fast`` is the latency in ps if all uses were fast. ``fast_traffic`` is the fraction of all bytes read and written that
+    fast memory serves. ``stall`` is the time in ps that the program waits for copies.
+    """
     facts: dict[str, Any] = {
         "steps": problem.horizon,
         "tensors": len(problem.tensors),

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def _read_policy(path: Path) -> Policy:
-    """Read a policy from a checkpoint file."""
+    """Read a policy from a checkpoint file; raises InputError if the file is no policy, is damaged or of another version."""
     from stowplan.learned_guidance.memory_mapping.muzero.play import Policy
 
     return Policy.load(path)
@@ -40,7 +40,7 @@ GUIDE: PolicySource[None] = PolicySource(
     file="mmap_guide.npz", variable="STOWPLAN_GUIDE", command="python -m benchmarks.guidance.train train"
 )
 
-#: The source that is named in hints of the learned guide.
+#: The source that hints of the learned guide name.
 LEARNED = "learned"
 
 
@@ -48,7 +48,8 @@ class GamesParameters(Parameters, frozen=True):
     """Parameters of the games that the learned policy plays."""
 
     drawn: int = 3
-    """Games with random actions, which are drawn close to the most likely ones, for each placement rule."""
+    """Number of games with random actions for each rule that chooses offsets. The actions are drawn so that they are mostly the
+    most likely ones."""
     move_seconds: float = 2e-3
     """Seconds for each move of a game in which every action is the most likely one, on one idle core."""
 
@@ -59,7 +60,7 @@ PARAMS = parameters(GamesParameters, __name__)
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
     """Describe the learned candidate. If it cannot run, ``Candidate.unavailable`` gives the reason.
 
-    ``others`` is the number of candidates of other families in the run.
+    ``others`` is the number of candidates of other families in the run. Raises OSError if the policy's file cannot be read.
     """
     return POLICY.candidate("policy", options, others, seconds=PARAMS.move_seconds * problem.use_count)
 
@@ -67,7 +68,9 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 def policy(problem: Problem, context: Context) -> None:
     """The candidate ``policy``: it plays games with each rule for offsets and reports the best plan.
 
-    First it plays the games of the most likely actions alone, then these together with games of random actions.
+    First it plays the games of the most likely actions alone, then these together with games of random actions. It reports
+    nothing if the problem has no uses, or if no game ends in time. Raises InputError if the policy's file is no policy or is
+    damaged.
     """
     if not problem.use_count:
         return

@@ -1,16 +1,19 @@
 """Large-neighbourhood search with CP-SAT for memory mapping.
 
-Each round frees some tensors for a part of the program, the *neighbourhood*. CP-SAT finds the best plan in which only these
-change, and the search continues from it if it is better (after Shaw, "Using constraint programming and local search methods to
-solve vehicle routing problems", CP 1998). Ruin and recreate inserts one tensor at a time. This search changes many at once, and
-so finds exchanges of tensors that are better only when they are complete.
+Each round *frees* some tensors for a part of the program, that is, lets their places in memory change there; this is the
+*neighbourhood*. CP-SAT finds the best plan in which only these tensors change, and the search continues from it if it is better
+(after Shaw, "Using constraint programming and local search methods to solve vehicle routing problems", CP 1998). Ruin and
+recreate (:mod:`.search`) inserts one tensor at a time. This search changes many at once, and so finds exchanges of tensors that
+are better only when they are complete.
 
 The ways to choose a neighbourhood (:mod:`.neighbourhoods`) are the *arms* of a multi-armed bandit: an arm that has saved more
 time per second of work is chosen more often.
 
 Several searches improve the best plan in parallel and find different improvements. A search that simply continued from another
 search's plan would lose its own improvements. It therefore applies its latest changes (:class:`Changes`) to that plan, unless
-the other search has changed the same tensors.
+the other search has changed the same tensors. A *use* is the read or write of a tensor by a step of the program. A *timeline*
+is a plan with the times of its steps (:class:`~stowplan.models.memory_mapping.copy_engine.PlanTimeline`). Nothing in this
+module raises an error, except as stated.
 """
 
 from __future__ import annotations
@@ -44,29 +47,30 @@ class NeighbourhoodsParameters(Parameters, frozen=True):
     """Parameters of large-neighbourhood search."""
 
     round_seconds: float = 2.0
-    """Seconds that one neighbourhood may take."""
+    """Largest number of seconds for solving one neighbourhood."""
     round_share: float = 0.05
-    """Part of the time limit that one neighbourhood may take."""
+    """Largest fraction of the run's time limit for solving one neighbourhood, if that is less than ``round_seconds``."""
     easy: float = 0.4
-    """Part of the time limit of a neighbourhood. A neighbourhood that is solved to optimality within it counts as too small."""
+    """Fraction of the time limit of a neighbourhood. A neighbourhood that is solved to optimality within it counts as easy, and
+    the next one frees more tensors."""
     first_count: int = 16
-    """Tensors that a neighbourhood frees at first."""
+    """Number of tensors that a neighbourhood frees at first."""
     least_count: int = 3
-    """Tensors that a neighbourhood frees at least, so that their number does not shrink below this."""
+    """Number of tensors below which the number of freed tensors does not shrink."""
     growth: float = 1.15
     """Factor by which the number of freed tensors grows after an easy round."""
     shrinkage: float = 0.8
     """Factor by which the number of freed tensors shrinks after a round that was too hard."""
     most_literals: int = 8000
-    """Literals that the model of a neighbourhood has at most."""
+    """Largest number of literals in the model of a neighbourhood. A larger model is not built."""
     memory: float = 0.9
     """Factor by which an arm's past gains and times are multiplied in each of its rounds."""
     curiosity: float = 0.2
-    """Part of the rounds in which all arms are chosen with equal probability."""
+    """Fraction of the rounds in which all arms are chosen with equal probability."""
     wait_for_start: float = 4.0
-    """Seconds that the search waits at most for a plan of another candidate that uses fast memory."""
+    """Largest number of seconds that the search waits for a plan of another candidate that uses fast memory."""
     remembered: int = 200
-    """Changes that are remembered. Older ones have been reported long ago."""
+    """Number of changes that are remembered. Older ones have been reported long ago."""
 
 
 PARAMS = parameters(NeighbourhoodsParameters, __name__)
@@ -79,13 +83,14 @@ class Arm:
     way: str
     """Name of the way: a key of :attr:`~stowplan.portfolio.memory_mapping.neighbourhoods.Chooser.ways`."""
     frozen: bool
-    """Whether the times at which steps begin are constants of the model, those of the current plan, which makes it smaller."""
+    """Whether the times at which steps begin are constants of the model, taken from the current plan, which makes the model
+    smaller."""
     count: float = PARAMS.first_count
     """Number of tensors to free, which is rounded to an integer."""
     gained: float = 0.0
     """Picoseconds that the arm's rounds have saved. Earlier rounds count less (:attr:`NeighbourhoodsParameters.memory`)."""
     spent: float = 0.5
-    """Seconds that the arm's rounds took, weighted in the same way."""
+    """Seconds that the arm's rounds took, weighted in the same way. It begins above 0, since rates are divided by it."""
 
     @property
     def rate(self) -> float:
@@ -100,7 +105,7 @@ class Arm:
     def resize(self, outcome: Improvement, gain: int, seconds: float, limit: float, most: int) -> None:
         """Free more tensors after an easy round, at most ``most``, and fewer after one that ran out of time without a gain.
 
-        ``seconds`` is the time that the solver took, of a ``limit`` in seconds.
+        ``gain`` is the gain of the round in ps. ``seconds`` is the time that the solver took, of a ``limit`` in seconds.
         """
         if outcome.status == "optimal" and seconds < PARAMS.easy * limit:
             self.count = min(float(most), self.count * PARAMS.growth)
@@ -109,7 +114,11 @@ class Arm:
 
 
 def lns(problem: Problem, context: Context) -> None:
-    """The candidate ``lns``: it improves the best plan until the time is over."""
+    """The candidate ``lns``: it improves the best plan until the time is over or the plan is proven optimal.
+
+    A problem without uses is left to other candidates, and so is one for which no plan has been found. If the exact model does
+    not support the problem, the candidate leaves a note.
+    """
     _lns(problem, context, "lns")
 
 
@@ -164,7 +173,21 @@ def _wait_for_plan(context: Context) -> Plan | None:
 
 
 class LargeNeighbourhoodSearch:
-    """The state of one large-neighbourhood search; :meth:`run` runs it, once."""
+    """The state of one large-neighbourhood search; :meth:`run` runs it, once.
+
+    Parameters
+    ----------
+    facts
+        The problem.
+    context
+        The context of the candidate.
+    plan
+        A valid plan to start from, without sliced copies.
+    source
+        Name under which plans are reported.
+    stream
+        Number of the stream of random numbers (:meth:`~stowplan.kernel.context.Context.seed`).
+    """
 
     def __init__(self, facts: ProblemFacts, context: Context, plan: Plan, source: str = "lns", stream: int = 0):
         seed = context.seed(stream)
@@ -194,7 +217,11 @@ class LargeNeighbourhoodSearch:
         self._update_hints_and_arms()
 
     def run(self) -> None:
-        """Solve neighbourhoods until the time is over or the plan is proven optimal."""
+        """Solve neighbourhoods until the time is over or the plan is proven optimal.
+
+        Raises NotImplementedError if the exact model does not support the problem. If no tensor is worth freeing, nothing is
+        done.
+        """
         rounds = 0
         while self._chooser.count and not self._is_over():
             self._update_hints_and_arms()
@@ -327,7 +354,7 @@ class LargeNeighbourhoodSearch:
 
 
 class Standing(NamedTuple):
-    """The part of a plan that concerns one tensor."""
+    """The part of a plan that concerns one tensor, by which changes are compared."""
 
     residencies: tuple[Residency, ...]
     """Its stays in fast memory."""
@@ -343,7 +370,7 @@ class Placed(NamedTuple):
     standing: Standing
     """The part of the plan."""
     places: tuple[float, ...]
-    """Position of each copy, as a part of the length of the list."""
+    """Position of each copy, as a fraction of the length of the list."""
 
 
 class Change(NamedTuple):
@@ -356,7 +383,8 @@ class Change(NamedTuple):
 
 
 class Changes:
-    """The latest changes of a search, in the order in which they were made."""
+    """The latest changes of a search, at most :attr:`NeighbourhoodsParameters.remembered`, in the order in which they were
+    made."""
 
     def __init__(self, facts: ProblemFacts):
         self._facts = facts

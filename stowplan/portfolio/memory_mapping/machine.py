@@ -4,9 +4,10 @@
 and searches use only the functions in ``__all__``. These use three other modules: ``space`` finds free bytes, ``timeline``
 simulates steps and copies, and ``residencies`` opens and closes the residencies of a tensor.
 
-:func:`insert_first` and :func:`insert_best` insert a tensor, :func:`remove` removes it. :func:`gain` estimates what an access
-would save, and :func:`replay` returns the objective after a change. :func:`note` saves a residency; :func:`reopen` and
-:func:`restart` restore saved ones. :func:`repack` gives all residencies new offsets.
+:func:`insert_first` and :func:`insert_best` insert a tensor, :func:`remove` removes it. :func:`gain` estimates the time that an
+access would save by being fast, and :func:`replay` returns the objective after a change. :func:`note` saves a residency;
+:func:`reopen` and :func:`restart` restore saved residencies. :func:`repack` gives all residencies new offsets. The functions
+check no arguments and raise no errors.
 """
 
 from __future__ import annotations
@@ -70,14 +71,15 @@ __all__ = [
     "restart",
 ]
 
-# Bits that make up a *way* to serve a tensor from fast memory. The argument ``mode`` of functions is such a combination.
+# Bits that make up a *way* to serve a tensor from fast memory. The argument ``mode`` of functions is a combination of these
+# bits.
 DEFINE = 1
 """The tensor is written to fast memory when it is defined."""
 COPY = 2
 """The tensor is copied to fast memory before reads, if it is not there."""
 EAGER = 4
-"""The tensor is copied to slow memory as soon as it is defined, if slow memory ever needs it. It can then leave fast memory
-later at no cost."""
+"""The tensor is copied to slow memory as soon as it is defined, if slow memory ever needs its content. It can then leave fast
+memory later at no cost."""
 PRELOAD = 8
 """The tensor is in fast memory before the program starts."""
 RELEASE = 16
@@ -138,12 +140,12 @@ def reset(data: Data, state: State) -> None:
 
 @njit_inner
 def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int, skip: int) -> bool:
-    """Open residencies for a tensor that has none, in the way ``mode``; False, with no residency left, if that is impossible.
+    """Open residencies for a tensor that has none, in the way ``mode``; returns False, with no residency left, if that fails.
 
     ``policy`` chooses among the free offsets (:func:`.space.find_offset`); ``skip`` makes copies earlier
     (:func:`.residencies.copy_in`). The residencies are not yet in the map of memory, because most ways are undone, and because
-    residencies of one tensor share no step. :func:`~stowplan.portfolio.memory_mapping.residencies.enter_in_map` enters those
-    that remain.
+    residencies of one tensor share no step. :func:`~stowplan.portfolio.memory_mapping.residencies.enter_in_map` enters the
+    residencies that are kept.
     """
     row = data.tensors[tensor]
     if row.bytes > data.capacity:
@@ -188,6 +190,7 @@ def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy
     slot = state.slots[draft.slot]
     if mode & RELEASE and data.tensors[tensor].can_copy:
         gap = state.began[row.low] - state.began[slot.end]
+        # A gap is long if the tensor could be copied in four times during it (tuned).
         if gap >= 4 * data.tensors[tensor].copy_in:
             return False
     if not extend(data, state, draft.slot, row.high, policy):
@@ -203,7 +206,7 @@ def _stays(data: Data, state: State, tensor: int, access: int, mode: int, policy
 
 @njit_inner
 def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bool:
-    """Close the open residency; returns False if a copy-out that is needed before is not possible.
+    """Close the open residency; returns False, with the residency still open, if a copy-out that is needed is not possible.
 
     If ``needed`` is not 0, slow memory needs the content by boundary ``limit``.
     """
@@ -218,7 +221,10 @@ def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bo
 
 @njit_once
 def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> None:
-    """Open a residency with an access, if the way permits it and there are space and time."""
+    """Open a residency that begins with an access, if the way permits it and there are space and time.
+
+    Afterwards ``draft.slot`` is the slot, or -1 if none was opened.
+    """
     draft, tensor_row, row = state.draft[0], data.tensors[tensor], data.accesses[access]
     if not state.permits[access] & ENTER:
         return
@@ -244,7 +250,10 @@ def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy
 
 @njit_once
 def _save_early(data: Data, state: State, tensor: int, access: int, policy: int) -> None:
-    """Copy out the content that an access has just defined, if slow memory ever needs it and nothing writes it again."""
+    """Copy out the content that an access has just defined, if slow memory ever needs it and no later access writes it.
+
+    If that is not possible, nothing happens.
+    """
     last = data.tensors[tensor + 1].first_access - 1
     for later in range(access + 1, last + 1):
         if data.accesses[later].writes:
@@ -257,7 +266,10 @@ def _save_early(data: Data, state: State, tensor: int, access: int, policy: int)
 
 @njit_once
 def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
-    """Way number 0 to ``WAYS - 1`` to serve a tensor, the most promising first; -1 if the way is not worth trying."""
+    """Way number 0 to ``WAYS - 1`` to serve a tensor, as bits, the most promising first; -1 if it is not worth trying.
+
+    ``thorough`` permits ways that are rarely the best, numbers 3 and above.
+    """
     row = data.tensors[tensor]
     several = data.tensors[tensor + 1].first_access - row.first_access > 1
     defines = data.accesses[row.first_access].defines
@@ -284,8 +296,9 @@ def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
 def insert_first(data: Data, state: State, tensor: int) -> None:
     """Insert a tensor in the first of two ways that saves time.
 
-    In the first way, the tensor is written to fast memory and copied out at once if slow memory needs it. In the second, it is
-    only copied in before uses, as late as the copy can still be hidden. Offsets are chosen by best fit.
+    In the first way, the tensor is written to fast memory and copied out at once if slow memory needs its content. In the
+    second, it is only copied in before uses, as late as the copy can still be hidden. Offsets are chosen by best fit. If
+    neither way saves time, the tensor stays in slow memory.
     """
     base = state.totals[0].total
     state.totals[0].insertions += 1
@@ -303,8 +316,9 @@ def insert_best(data: Data, state: State, tensor: int, policy: int, thorough: bo
     """Insert a tensor in the way that saves most time; returns the saving (ps), which is negative for a loss.
 
     If no way saves time, the best one is taken if it loses less than ``loss`` (ps). A loss may be worth accepting, because two
-    tensors sometimes save time only together, while each alone costs time. ``thorough`` permits ways that are rarely the best.
-    The timeline is up to date before and after.
+    tensors sometimes save time only together, while each alone costs time. If no way is taken, the tensor stays in slow memory
+    and the result is 0. ``thorough`` permits ways that are rarely the best. ``policy`` and ``skip`` are as for
+    :func:`insert_tensor`. The timeline is up to date before and after.
     """
     base = state.totals[0].total
     state.totals[0].insertions += 1
@@ -365,7 +379,7 @@ def _remove_and_save(data: Data, state: State, tensor: int) -> int:
 
 @njit_inner
 def remove(data: Data, state: State, tensor: int) -> None:
-    """Remove a tensor from fast memory, so that all of its accesses are slow."""
+    """Remove a tensor from fast memory, so that all of its accesses are slow. The timeline is out of date afterwards."""
     index = state.first_slot[tensor]
     while index >= 0:
         unplace(state, index)
@@ -390,7 +404,10 @@ def note(source: SlotRow, target: SlotRow) -> None:
 
 @njit_inner
 def reopen(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
-    """Open the first ``count`` saved residencies again."""
+    """Open the first ``count`` saved residencies again, and enter them into the map of memory.
+
+    Their bytes must be free. The timeline is out of date afterwards.
+    """
     for position in range(count):
         row = rows[position]
         index = open_slot(data, state, row.tensor, row.first, row.last, row.source, row.start, row.end, row.offset)
@@ -401,7 +418,7 @@ def reopen(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> Non
 
 @njit
 def restart(data: Data, state: State, rows: Sequence[SlotRow], count: int) -> None:
-    """Replace the plan of a state by the plan with the first ``count`` saved residencies."""
+    """Replace the plan of a state by the plan with the first ``count`` saved residencies, and replay it."""
     while state.totals[0].placed > 0:
         remove(data, state, state.slots[state.order[state.totals[0].placed - 1]].tensor)
     reopen(data, state, rows, count)

@@ -6,9 +6,11 @@ them as it can solve, that is, within the window these tensors may change their 
 "Large neighborhood search" (Handbook of Metaheuristics, 2010), there are several ways to choose neighbourhoods. Some choose
 tensors that are close to each other, some choose those that could save most.
 
-A *step* is an instruction of the program, a *boundary* is the moment between two steps, and a *use* is the read or write of one
-tensor by one step. A use is *fast* if it is served from fast memory. The time that a tensor, a use or an access could save in
-this way is its *gain*, in ps.
+A *step* is an instruction of the program, and a *boundary* is the moment before a step or after the last one. A *use* is the
+read or write of one tensor by one step, and an *access* is all uses of a tensor by one step. A use is *fast* if it is served
+from fast memory, otherwise *slow*. The time that a tensor, a use or an access could save by being fast is its *gain*, in ps. A
+*residency* is the stay of a tensor in fast memory from one boundary to another. A *timeline* is a plan with the times of its
+steps (:class:`~stowplan.models.memory_mapping.copy_engine.PlanTimeline`). Nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -34,8 +36,8 @@ class ArmsParameters(Parameters, frozen=True):
     """Parameters of the choice of neighbourhoods."""
 
     negligible: float = 1e-5
-    """Part of the largest possible gain: the latency with all tensors in slow memory, less a simple lower bound on the latency
-    of every plan. Tensors with a smaller gain are never freed."""
+    """Fraction of the largest possible gain, which is the latency with all tensors in slow memory, less a simple lower bound on
+    the latency of every plan. Tensors with a smaller gain than this fraction are never freed."""
 
 
 PARAMS = parameters(ArmsParameters, __name__)
@@ -84,11 +86,11 @@ class Chooser:
             "tight": self._tight,
             "random": self._anywhere,
         }
-        """Ways to draw a neighbourhood by name, the most promising first. Each is a function of a plan and a number of tensors,
-        and returns None if it finds no neighbourhood."""
+        """Ways to draw a neighbourhood by name, the most promising first. Each is a function of a timeline and a number of
+        tensors. It returns None if it finds no neighbourhood, and may return more or fewer tensors than the number says."""
 
     def follow(self, hint: Hint) -> None:
-        """Use a hint for one more way to draw neighbourhoods.
+        """Use a hint for one more way to draw neighbourhoods; a later hint replaces it.
 
         A hint gives for each access a number from 0 to 1 that says how likely it is fast in a good plan, for example its value
         in the linear relaxation. The new way frees tensors for which the plan and the hint disagree, and fixes tensors for
@@ -105,7 +107,8 @@ class Chooser:
         return len(self._worthwhile)
 
     def _window(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """The tensors that are used in a random segment of the program."""
+        """The tensors that are used in a random segment of the program, which is made so long that there are ``count`` of them,
+        if possible."""
         centre = self._random.randrange(self._horizon)
         reach = 2
         while True:
@@ -129,7 +132,10 @@ class Chooser:
         return self._around(timeline, tensor, start, end, count)
 
     def _find_disagreeing(self, timeline: PlanTimeline, count: int) -> Free | None:
-        """A tensor for which plan and hint disagree, and others; those for which they disagree at nearby steps come first."""
+        """A tensor for which plan and hint disagree, followed by tensors that are alive at nearby steps.
+
+        Tensors for which plan and hint disagree at these steps come before the rest.
+        """
         is_fast = [all(timeline.fast[use] for use in access.uses) for access in self._accesses]
         disagreement = np.abs(self._hinted - np.array(is_fast, np.float64)) * self._access_gain
         tensors = len(self._facts.sequences)
@@ -166,9 +172,10 @@ class Chooser:
         return Free(chosen, int(self._first[chosen].min()), int(self._last[chosen].max()) + 1)
 
     def _around(self, timeline: PlanTimeline, tensor: int, start: int, end: int, count: int) -> Free:
-        """A tensor, and others that are used or resident between two boundaries or a little outside of them.
+        """A tensor, and other tensors that are used or in fast memory between two boundaries or a little outside of them.
 
-        Large tensors that are alive for a large part of this time tend to come first.
+        After ``tensor``, large tensors that are alive for a large part of this time tend to come first. There are at most
+        ``count`` tensors.
         """
         pad = 1 + self._random.randrange(1 + min(20, self._horizon // 8))
         start, end = max(0, start - pad), min(self._horizon, end + pad)

@@ -6,7 +6,7 @@ large-neighbourhood search (``lns``). A *use* is one access of a tensor by a ste
 The run verifies every reported plan, which takes time on a core that searches could use, so that reports must not come too
 often. On large programs, ruin and recreate finds most of its improvements within seconds, while large-neighbourhood search
 finds improvements for minutes (``docs/results/guidance.md``). A second large-neighbourhood search therefore replaces ruin and
-recreate.
+recreate. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ class PaceParameters(Parameters, frozen=True):
     """Parameters that decide when a search reports and when it ends."""
 
     complete_model_uses: int = 400
-    """Uses of a problem up to which the complete CP-SAT model is tried. On larger problems it proves nothing within minutes."""
+    """Number of uses of a problem up to which the complete CP-SAT model is tried. On larger problems it proves nothing within
+    minutes."""
     report_seconds: float = 0.5
-    """Seconds that a candidate waits at least between two reports."""
+    """Least number of seconds that a candidate waits between two reports."""
     report_seconds_a_use: float = 1.2e-4
     """Seconds for each use of the problem. This time multiplied by the number of uses is the wait between two reports of a
     candidate if it is longer than ``report_seconds``, because larger plans take longer to verify."""
     large_uses: int = 2_000
-    """Uses from which on a problem is large: a second large-neighbourhood search may run, and ruin and recreate may make way
-    for it. A smaller problem is soon solved to optimality, or the second search finds nothing that ruin and recreate does not
-    find.
+    """Number of uses from which on a problem is large: a second large-neighbourhood search may run, and ruin and recreate may
+    make way for it. A smaller problem is soon solved to optimality, or the second search finds nothing that ruin and recreate
+    does not find.
     """
     most_workers: int = 3
     """Largest number of workers of a run in which ruin and recreate ends when it stagnates. With more workers, each candidate
@@ -39,8 +40,8 @@ class PaceParameters(Parameters, frozen=True):
     seconds: float = 1.5
     """Seconds over which the gain of ruin and recreate is measured."""
     least_part: float = 0.25
-    """Part of the gap between objective and bound. Ruin and recreate ends if it would close less than this part in the
-    remaining time at the rate that was measured."""
+    """Fraction of the difference between objective and bound. Ruin and recreate ends if it would close less than this fraction
+    in the remaining time at the rate that was measured."""
 
 
 PARAMS = parameters(PaceParameters, __name__)
@@ -68,7 +69,7 @@ def ends_on_stagnation(problem: Problem, options: Options) -> bool:
 
 
 class Stagnation:
-    """Measures what a search gains, to find out whether it stagnates.
+    """Measures how much a search improves the objective, to find out whether it stagnates.
 
     Parameters
     ----------
@@ -80,11 +81,11 @@ class Stagnation:
         self._since, self._gained = now, 0
 
     def add(self, gained: int) -> None:
-        """Add the gain (ps) of the search since the last call."""
+        """Add the decrease (ps) of the objective since the last call."""
         self._gained += gained
 
     def is_reached(self, now: float, left: float, gap: int) -> bool:
-        """Ends the measurement, begins the next one, and returns whether the search gained too little.
+        """End the measurement, begin the next one, and return whether the search gained too little.
 
         A measurement lasts for at least ``PARAMS.seconds``. Until then this method changes nothing and returns False.
 
@@ -107,8 +108,9 @@ class Stagnation:
 class Stopwatch:
     """The time that a search has spent, in seconds.
 
-    In a deterministic run, nothing may depend on the clock. ``is_counted`` is then true, and the time is the sum of estimated
-    seconds, one estimate for each piece of work (:mod:`stowplan.work_rates`). In other runs it is the time of the clock.
+    In a deterministic run, nothing may depend on the clock. ``is_counted`` must then be True, and the time is the sum of
+    estimated seconds, one estimate for each piece of work (:mod:`stowplan.work_rates`). In other runs it is the time of the
+    clock.
     """
 
     def __init__(self, is_counted: bool):

@@ -1,16 +1,22 @@
 """Lower bounds by Lagrangian relaxation, computed within milliseconds.
 
-The limits on memory and on the channels, which make copies, are replaced by *prices* (Lagrangian multipliers): one for a unit
-of memory at each step, and one for the channels' time during each step. The latency of a step is the maximum of affine *pieces*
-and of a constant *floor*. Each of them gets a share in [0, 1], and the shares of a step add up to 1; the weighted sum of the
-pieces and the floor is a lower bound of the latency. With prices and shares, tensors no longer depend on each other.
+A *use* is the read or write of a tensor by a step, an *access* is all uses of a tensor by one step (:mod:`.arrays`), and a
+*boundary* is the moment before a step or after the last one. A use is *fast* if it is served from fast memory. Copies are made
+by *channels*, one copy after the other on each.
+
+The limits on memory and on the channels are replaced by *prices* (Lagrangian multipliers): one for a unit of memory at each
+step, and one for the channels' time during each step. The latency of a step is the maximum of affine functions of its fast
+uses, the *pieces*, and of a constant *floor*. A piece has a constant and a *term* for each use. Each piece and the floor get a
+*share* in [0, 1], and the shares of a step add up to 1; the weighted sum of the pieces and the floor is a lower bound of the
+latency. With prices and shares, tensors no longer depend on each other.
 
 The bound is the sum over all tensors of the cheapest *path* through their accesses, plus the constants of the pieces, minus the
 price of all memory and of all time of the channels. A path says before and after each access which memory has the valid content
 of the tensor. Any prices give a valid bound (lemma B8 of ``docs/reference/memory-mapping-models.md``). They are improved by
 subgradient steps with a step size for each coordinate (Duchi, Hazan and Singer, "Adaptive subgradient methods", 2011).
 
-All numbers on which a proof rests are computed in integers: prices are multiples of 1 / :attr:`Priced.unit`.
+All numbers on which a proof rests are computed in integers: prices are multiples of 1 / :attr:`Priced.unit`. The functions
+raise no errors.
 """
 
 from __future__ import annotations
@@ -35,33 +41,34 @@ class PricesParameters(Parameters, frozen=True):
     """Parameters of bounds by prices."""
 
     most_bits: int = 24
-    """Fractional bits of prices, unless sums of prices could then overflow."""
+    """Number of fractional bits of prices. There are fewer if sums of prices could otherwise overflow."""
     least_bits: int = 8
-    """Fractional bits that prices must have. If sums of prices could overflow even with so few bits, there is no bound."""
+    """Least number of fractional bits of prices. If sums of prices could overflow even with so few bits, there is no bound."""
     most_channel: int = 8
-    """Picoseconds for each picosecond of the channels' time: its largest price, if the program may not wait for copies."""
+    """Largest price of the channels' time if the program may not wait for copies, in picoseconds for each picosecond."""
     most_steps: int = 300
-    """Subgradient steps that are made in total at most."""
+    """Largest number of subgradient steps in total."""
     most_at_once: int = 20
-    """Subgradient steps that are made from one bound to the next at most."""
+    """Largest number of subgradient steps from one bound to the next."""
     uses_at_once: int = 200_000
-    """Uses of the problem times subgradient steps from one bound to the next, at most. At least two steps are made."""
+    """Largest number of subgradient steps from one bound to the next, times the number of uses. At least two steps are made."""
     least_progress: float = 2e-5
-    """Part of the difference between the latency with all tensors in slow memory and the floor of the problem. A smaller
+    """Fraction of the difference between the latency with all tensors in slow memory and the floor of the problem. A smaller
     increase of a bound does not count as progress."""
     max_idle: int = 100
-    """Subgradient steps in a row without progress after which the bounds end."""
+    """Number of subgradient steps in a row without progress after which the bounds end."""
 
 
 PARAMS = parameters(PricesParameters, __name__)
 
 
-#: FIRST_PRICE is the first price of memory at steps at which it is scarce, as a part of the mean gain of a use for each unit of
-#: memory. STEP is the size of a subgradient step. FIRST_SQUARES is the sum of squared subgradients at the beginning, as a part
-#: of their mean. All three were tuned on ten HLO modules.
+#: FIRST_PRICE is the first price of memory at steps at which it is scarce, as a fraction of the mean gain of a use for each
+#: unit of memory. STEP is the size of a subgradient step. FIRST_SQUARES is the sum of squared subgradients at the beginning, as
+#: a fraction of the mean of the first squares. All three were tuned on ten HLO modules.
 FIRST_PRICE, STEP, FIRST_SQUARES = 0.05, 0.15, 0.1
 
-#: Number of boundaries at which the start or end of a copy is examined one by one. One bound covers all further boundaries.
+#: Number of boundaries at which the start or end of a copy is examined one by one. A single lower bound of the cost covers all
+#: further boundaries, to limit the time.
 MOST_LOOKS = 200
 
 
@@ -97,7 +104,10 @@ class VisitRow:
 
 
 class Priced(NamedTuple):
-    """The prices, with the arrays for computing bounds and subgradients. There are T steps, U uses and E terms."""
+    """The prices, with the arrays for computing bounds and subgradients.
+
+    There are T steps, U uses and E terms of pieces, the constants included.
+    """
 
     unit: int
     """Denominator of all prices and costs, a power of two."""
@@ -114,9 +124,9 @@ class Priced(NamedTuple):
     rate: float
     """Scale of the memory prices: the mean gain of a use for each unit of its tensor (ps)."""
     memory: Floats
-    """[T] price of memory at each step, in multiples of ``rate``."""
+    """[T] price of a unit of memory at each step, in multiples of ``rate``."""
     channel: Floats
-    """[T] price of the channels' time during each step."""
+    """[T] price of the channels' time during each step, in picoseconds for each picosecond."""
     share: Floats
     """[E] share of each piece, at its first term; -1 for a piece that is never above the floor. The floor has the rest."""
     squares: Floats
@@ -188,7 +198,7 @@ def first_bounds(problem: Problem) -> Iterator[int]:
     """Yield lower bounds of the objective (ps), each at least as large as the one before.
 
     They end once they hardly improve, after some milliseconds to tenths of a second; a subgradient step takes about 0.1 us for
-    each use. A problem without uses gets no bounds.
+    each use. There are no bounds if the problem has no uses, or if its numbers are so large that sums could overflow.
     """
     data = arrays.build(problem)
     priced = new_priced(problem, data) if problem.use_count else None
@@ -211,7 +221,7 @@ def first_bounds(problem: Problem) -> Iterator[int]:
 def _first_shares(data: Data, alignment: int, room: int, gain: Ints, share: Floats) -> float:
     """Set the gains, and equal shares for the pieces of each step.
 
-    Returns the mean gain of a use for each unit of memory of its tensor (ps).
+    Returns the mean gain of a use for each unit of memory of its tensor (ps), 0 if no use gains anything.
     """
     gained, units = 0.0, 0.0
     for tensor in range(len(data.tensors) - 1):
@@ -307,7 +317,8 @@ def _cheapest(priced: Priced, horizon: int, start: int, end: int) -> int:
 
 @njit_inner
 def _copy_cost(data: Data, priced: Priced, duration: int, start: int, end: int) -> int:
-    """The lowest cost of a copy of ``duration`` ps between two boundaries; NEVER if there is not enough time for it."""
+    """The lowest cost (ps / unit) of a copy of ``duration`` ps between two boundaries; NEVER if there is not enough time for
+    it. If stalls are allowed, there always is."""
     if not data.stalls_allowed and (start >= end or priced.supply[end] - priced.supply[start] < duration):
         return NEVER
     if start >= end:
@@ -326,7 +337,10 @@ def _left_after(data: Data, priced: Priced, first: int, version: int, end: int) 
 
 @njit_inner
 def _cheapest_copy_in(data: Data, priced: Priced, tensor: int, version: int, last: int) -> tuple[int, int]:
-    """The lowest cost of a copy-in that is complete by boundary ``last``, with the memory from its start on; and its start."""
+    """The lowest cost of a copy-in that is complete by boundary ``last``, with the memory from its start on; and its start.
+
+    ``version`` is the boundary after the last write. The cost is at least :data:`NEVER` if no copy is possible.
+    """
     duration, units = data.tensors[tensor].copy_in, data.tensors[tensor].bytes // priced.alignment
     best, best_start = NEVER, last
     earliest, start, end = data.steps[version].up, data.steps[last].down, data.steps[last].down
@@ -349,7 +363,8 @@ def _cheapest_copy_in(data: Data, priced: Priced, tensor: int, version: int, las
 def _cheapest_copy_out(data: Data, priced: Priced, tensor: int, version: int, first: int, last: int) -> tuple[int, int]:
     """The lowest cost of a copy-out after which a tensor leaves fast memory, with the memory until then; and its end.
 
-    The copy is within the gap between the boundaries ``first`` and ``last``.
+    The copy ends within the gap between the boundaries ``first`` and ``last``, and may begin earlier, from boundary ``version``
+    on, after the last write. The cost is at least :data:`NEVER` if no copy is possible.
     """
     duration, units = data.tensors[tensor].copy_out, data.tensors[tensor].bytes // priced.alignment
     best, best_end = NEVER, last
@@ -560,7 +575,7 @@ def _take_step(data: Data, priced: Priced, is_first: bool) -> None:
 def ascend(data: Data, priced: Priced, steps: int, is_first: bool) -> int:
     """Make a number of subgradient steps; returns the best bound (ps) among those before each step.
 
-    ``is_first`` says that these are the first steps of all.
+    ``is_first`` says that these are the first steps of all. They also set the first prices.
     """
     best = -NEVER
     for number in range(steps):

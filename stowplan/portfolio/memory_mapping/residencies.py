@@ -1,7 +1,9 @@
 """Opens, extends and closes residencies of the tensor that is being inserted into a partial plan, with their copies. Compiled.
 
 :mod:`.state` describes the tables and the terms. After every change the plan is valid, but its timeline is out of date;
-:func:`~stowplan.portfolio.memory_mapping.timeline.replay` brings the timeline up to date and returns the objective.
+:func:`~stowplan.portfolio.memory_mapping.timeline.replay` brings the timeline up to date and returns the objective. The *open
+residency* is the one to which the insertion adds accesses (``State.draft``). A ``policy`` chooses among the free offsets
+(:func:`.space.find_offset`). The functions check no arguments and raise no errors.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def open_slot(
 ) -> int:
     """Open a residency that serves the accesses ``first`` to ``last``, and queue its copy-in if it has one; returns its slot.
 
-    The residency is not yet in the map of memory. :func:`enter_in_map` enters all residencies of a tensor once they are final.
+    The arguments are fields of :class:`~stowplan.portfolio.memory_mapping.state.SlotRow`. The residency is not yet in the map
+    of memory. :func:`enter_in_map` enters all residencies of a tensor once they are final.
     """
     totals = state.totals[0]
     index = totals.free
@@ -58,7 +61,7 @@ def open_slot(
 def extend(data: Data, state: State, index: int, end: int, policy: int) -> bool:
     """Extend a residency of the tensor that is being inserted to boundary ``end``, at another offset if necessary.
 
-    Returns False if no offset is free.
+    Returns False, with nothing changed, if no offset is free.
     """
     slot = state.slots[index]
     if end <= slot.end:
@@ -85,9 +88,9 @@ def queue_out(data: Data, state: State, index: int, start: int, end: int) -> Non
 
 @njit_inner
 def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
-    """Queue a copy-out of the open residency that ends by boundary ``limit``, and extend the residency to its end.
+    """Queue a copy-out of the open residency that is complete by boundary ``limit``, and extend the residency to its end.
 
-    Returns False if the tensor may not be copied, or if time or space is short.
+    Returns False, without a copy, if the tensor may not be copied, or if there is not enough time or space.
     """
     draft = state.draft[0]
     slot = state.slots[draft.slot]
@@ -121,9 +124,9 @@ def copy_out(data: Data, state: State, limit: int, policy: int) -> bool:
 def copy_in(data: Data, state: State, tensor: int, access: int, may_stall: bool, policy: int, skip: int) -> int:
     """Open a residency with a copy-in that is complete when the access begins.
 
-    Returns its slot, or -1 if the tensor may not be copied, or if time or space is short. ``may_stall`` permits copies for
-    which the program must wait. ``skip`` is the number of idle times of the channel that are left out, so that the copy is
-    earlier.
+    Returns its slot, or -1 if the tensor may not be copied, or if there is not enough time or space. ``may_stall`` permits
+    copies for which the program must wait, if the problem allows stalls. ``skip`` is the number of suitable idle times of the
+    channel that are left out, counted back from the access, so that the copy is earlier.
     """
     low, high = data.accesses[access].low, data.accesses[access].high
     valid = max(state.draft[0].valid, state.draft[0].ended, data.accesses[access].released)

@@ -1,8 +1,9 @@
 """Ruin-and-recreate search on the compiled partial plan (:mod:`.state`).
 
 The method is that of Schrimpf et al., "Record breaking optimization results using the ruin and recreate principle" (J. Comput.
-Phys. 159, 2000). A round removes some tensors from fast memory, inserts them and others in a random order, and keeps the result
-unless it is much worse.
+Phys. 159, 2000). A *round* removes some tensors from fast memory, inserts these and other tensors in a random order, and keeps
+the result unless it is much worse. A *residency* is the stay of a tensor in fast memory, and a *slot* is its row in a table.
+The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from stowplan.portfolio.memory_mapping.state import SlotRow, State
 #: Largest number of tensors that a round removes and inserts.
 MOST = 64
 
-#: Random numbers are less than this.
+#: Random numbers are less than this, the modulus of Lehmer's generator, which is prime.
 RANDOM = (1 << 31) - 1
 
 
@@ -67,7 +68,7 @@ class Search(NamedTuple):
 
 
 def new_search(data: Data, state: State, density: Floats, seed: int) -> Search:
-    """A search that starts from the plan of a state."""
+    """A search that starts from the plan of a state. ``density`` [N] is that of :attr:`Search.density`."""
     search = Search(
         status=records(Status, 1),
         best=records(SlotRow, len(state.slots)),
@@ -105,14 +106,17 @@ def random_below(search: Search, limit: int) -> int:
 
 @njit_inner
 def _choose(state: State, search: Search, count: int, position: int) -> int:
-    """Choose the tensor at a position of the map of memory; returns the new number of chosen tensors."""
+    """Choose the tensor at a position of the map of memory, as number ``count``; returns the new number of chosen tensors."""
     search.chosen[count] = state.slots[state.order[position]].tensor
     return count + 1
 
 
 @njit_once
 def _pick_window(data: Data, state: State, search: Search, most: int, width: int) -> int:
-    """Choose at most ``most`` tensors with a residency within ``width`` steps of a random one; returns their number."""
+    """Choose at most ``most`` tensors with a residency within ``width`` steps of a random step; returns their number.
+
+    A tensor with several residencies may be chosen several times.
+    """
     centre = random_below(search, data.horizon)
     low, high = max(0, centre - width), min(data.horizon, centre + width)
     placed = state.totals[0].placed
@@ -159,7 +163,10 @@ def _pick_random(state: State, search: Search, most: int) -> int:
 
 @njit_once
 def _ruin(data: Data, state: State, search: Search) -> int:
-    """Choose some tensors and remove them, after saving their residencies; returns their number."""
+    """Choose some tensors and remove them, after saving their residencies; returns their number.
+
+    Of eight rounds, about four choose tensors by time, three by time and place, and one at random.
+    """
     most = 2 + random_below(search, 14)
     kind = random_below(search, 8)
     if kind < 4:
@@ -211,7 +218,7 @@ def _add_waiting(data: Data, state: State, search: Search, count: int, most: int
 
 @njit_once
 def _shuffle(search: Search, count: int) -> None:
-    """Sort the chosen tensors by descending density times noise."""
+    """Sort the ``count`` chosen tensors by descending density times noise."""
     spread = 1 + random_below(search, 3)
     for position in range(count):
         tensor = search.chosen[position]
@@ -229,7 +236,7 @@ def _shuffle(search: Search, count: int) -> None:
 
 @njit_once
 def _recreate(data: Data, state: State, search: Search, count: int) -> None:
-    """Insert the chosen tensors, with a random policy for offsets and other random choices."""
+    """Insert the ``count`` chosen tensors, with a random policy for offsets and other random choices."""
     _shuffle(search, count)
     policy = random_below(search, 4)
     policy = FIRST_FIT if policy == 0 else HIGH_FIT if policy == 1 else BEST_FIT
@@ -250,7 +257,7 @@ def ruin_and_recreate(data: Data, state: State, search: Search, rounds: int, all
     """Run some rounds of the search.
 
     A round that makes the plan worse is undone, unless the loss is at most ``allowed`` (ps) times the cube of a random number
-    in [0, 1).
+    in [0, 1). The best plan so far is in ``search.best``; the plan of ``state`` may be worse.
     """
     status, totals = search.status[0], state.totals[0]
     for _ in range(rounds):

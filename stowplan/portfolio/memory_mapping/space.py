@@ -1,9 +1,10 @@
 """The map of fast memory in a partial plan, compiled: which bytes residencies occupy, and where there is space.
 
-All residencies are listed by offset. Most queries concern a few steps, during which only a few residencies are live, so windows
-of time have shorter lists of their own. Window ``w`` covers the steps ``[w * STRIDE, w * STRIDE + WIDTH)``, so that any
-``WIDTH - STRIDE + 1`` consecutive steps lie within some window. A window with more than ``ROOM`` residencies has no list.
-:mod:`.state` describes the tables and the terms.
+All residencies are listed by offset. Most queries concern a few steps, during which only a few residencies are live. Therefore
+*windows*, short ranges of steps, have shorter lists of their own. Window ``w`` covers the steps
+``[w * STRIDE, w * STRIDE + WIDTH)``, so that any ``WIDTH - STRIDE + 1`` consecutive steps lie within some window. A window with
+more than ``ROOM`` residencies has no list. :mod:`.state` describes the tables and the terms. The functions check no arguments
+and raise no errors.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from stowplan.portfolio.memory_mapping.state import NEVER, SlotRow, State
 # Policies that choose among the free offsets (:func:`find_offset`).
 FIRST_FIT, BEST_FIT, HIGH_FIT = 0, 1, 2
 
-#: Steps from the start of one window to the start of the next.
+# The next four numbers are tuned for speed; they change no result.
+#: Number of steps from the start of one window to the start of the next.
 STRIDE = 8
-#: Steps in a window.
+#: Number of steps in a window.
 WIDTH = 16
 #: Largest number of residencies in the list of a window.
 ROOM = 128
@@ -30,9 +32,10 @@ MEMO = 128
 
 @njit_inner
 def offset_for(data: Data, state: State, start: int, end: int, size: int, policy: int) -> int:
-    """:func:`find_offset` with a cache for the tensor that is being inserted.
+    """The result of :func:`find_offset`, from a cache for the tensor that is being inserted.
 
-    The ways to insert a tensor repeat the same queries, and the map of memory does not change during an insertion.
+    The ways to insert a tensor repeat the same queries, and the map of memory does not change during an insertion. The queries
+    of one insertion must have the same ``size`` and ``policy``, which the cache does not compare.
     """
     row = state.memo[(start * 31 + end) % MEMO]
     number = state.totals[0].insertions
@@ -47,7 +50,7 @@ def offset_for(data: Data, state: State, start: int, end: int, size: int, policy
 
 @njit_inner
 def stays_free(state: State, start: int, end: int, bottom: int, top: int) -> bool:
-    """:func:`is_free` with a cache for the tensor that is being inserted."""
+    """The result of :func:`is_free`, from a cache for the tensor that is being inserted; see :func:`offset_for`."""
     row = state.memo[(start * 31 + end + bottom) % MEMO]
     number = state.totals[0].insertions
     if row.number != number or row.start != start or row.end != end or row.place != bottom:
@@ -63,7 +66,8 @@ def stays_free(state: State, start: int, end: int, bottom: int, top: int) -> boo
 def find_offset(data: Data, state: State, start: int, end: int, size: int, policy: int) -> int:
     """An offset at which ``size`` bytes are free during the steps ``[start, end)``; -1 if there is none.
 
-    ``policy`` chooses the gap: first fit the lowest, best fit the tightest, high fit the upper end of the highest.
+    A *gap* is a free range of bytes. ``policy`` chooses among the gaps that are large enough: ``FIRST_FIT`` takes the lowest,
+    ``BEST_FIT`` the smallest, and ``HIGH_FIT`` the upper end of the highest.
     """
     window = _window(state, start, end)
     listed = state.order if window < 0 else state.nearby
@@ -112,7 +116,7 @@ def is_free(state: State, start: int, end: int, bottom: int, top: int) -> bool:
 
 @njit_inner
 def place(state: State, index: int) -> None:
-    """Enter a slot into the map of memory."""
+    """Enter a slot into the map of memory; its bytes must be free."""
     slot = state.slots[index]
     _insert(state.slots, state.order, 0, state.totals[0].placed, index)
     state.totals[0].placed += 1
@@ -143,9 +147,9 @@ def clear(state: State) -> None:
 
 @njit
 def repack(data: Data, state: State, order: Ints, old: Ints) -> bool:
-    """Give every residency a new offset by first fit, in the order of the slots ``order``.
+    """Give every residency a new offset by first fit, in the order of the slots ``order``, which lists all slots in use.
 
-    Returns False, with nothing changed, if some residency finds no offset. ``old`` is scratch space as long as ``order``.
+    Returns False, with all offsets as before, if some residency finds no offset. ``old`` is scratch space as long as ``order``.
     """
     for position in range(len(order)):
         old[position] = state.slots[order[position]].offset

@@ -1,9 +1,12 @@
 """The tables of a partial memory-mapping plan, on which compiled heuristics work.
 
-They are the residencies, a map of fast memory sorted by offset, the queues of copies, and the timeline. A *residency* is the
-stay of a tensor in fast memory from one boundary to another; its row in a table is a *slot*. A *boundary* is the moment before
-a step or after the last one. An *access* is all uses of a tensor by one step (:mod:`.arrays`). A *replay* simulates the steps
-and copies, and computes the timeline and the objective. A *copy-in* goes to fast memory, a *copy-out* to slow memory.
+They are the residencies, a map of fast memory sorted by offset, the queues of copies, and the *timeline*, the times at which
+steps begin. A *residency* is the stay of a tensor in fast memory from one boundary to another; its row in a table is a *slot*.
+A *boundary* is the moment before a step or after the last one. A *use* is the read or write of a tensor by a step, and an
+*access* is all uses of a tensor by one step (:mod:`.arrays`, with two exceptions). An access is *fast* if it is served from
+fast memory. A *replay* simulates the steps and copies, and computes the timeline and the objective. A *copy-in* goes to fast
+memory, a *copy-out* to slow memory. A copy is *queued* at the boundary from which on it may begin, and is *due* at the boundary
+that waits for its end. A *stall* is such a wait that takes time. To *insert* a tensor is to open residencies for it.
 """
 
 from __future__ import annotations
@@ -59,7 +62,7 @@ class CopyRow:
     after: int
     """The copy after it in this queue; -1 for none."""
     due: int
-    """Boundary that waits for the copy."""
+    """Boundary at which the copy is due, that is, which waits for its end."""
     length: int
     """Duration (ps)."""
     begin: int
@@ -72,7 +75,7 @@ class MomentRow:
     """A boundary, with the step that follows it."""
 
     duration: int
-    """Weighted latency of the step (ps); 0 at the end of the program."""
+    """Latency of all runs of the step together (ps); 0 at the end of the program."""
     head: int
     """First copy queued at the boundary; -1 for none."""
     tail: int
@@ -111,7 +114,8 @@ class Totals:
     reach: int
     """Latest boundary that waits for a replayed copy (scratch space)."""
     insertions: int
-    """Number of insertions of tensors that were started. During an insertion, the map of memory does not change."""
+    """Number of insertions of tensors that were started, which identifies the latest one. During an insertion, the map of
+    memory does not change."""
 
 
 class Draft:

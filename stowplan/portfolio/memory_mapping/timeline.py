@@ -1,8 +1,9 @@
 """The timeline of a partial plan, compiled: how long steps last, which copies are queued, and when they run.
 
-:mod:`.state` describes the tables and the terms. A *stall* is time that the program waits for a copy. Copies that are queued at
-one boundary are served in the order of their deadlines, which is the best order for a single channel. A state is therefore the
-same whatever the order in which its residencies were opened.
+:mod:`.state` describes the tables and the terms. A *channel* makes one copy after the other. A *stall* is time that the program
+waits for a copy. Copies that are queued at one boundary are served in the order of their deadlines, which is the best order for
+a single channel. A state is therefore the same whatever the order in which its residencies were opened. The functions check no
+arguments and raise no errors.
 
 The rules are in ``docs/reference/memory-mapping.md``, "Copy engine". If stalls are forbidden, the queue is simulated with the
 least latency that each step can have (its *floor*), and a plan that stalls costs
@@ -51,7 +52,8 @@ def latency(data: Data, fast: Ints, step: int) -> int:
 
 @njit_inner
 def step_time(data: Data, state: State, step: int) -> int:
-    """How long a step lasts in the simulation of the queue (ps)."""
+    """How long all runs of a step last in the simulation of the queue (ps): their latency, or if stalls are forbidden their
+    floor."""
     return state.moments[step].duration if data.stalls_allowed else data.steps[step].floor
 
 
@@ -77,7 +79,10 @@ def set_access(data: Data, state: State, access: int, value: int) -> None:
 
 @njit_inner
 def gain_alone(data: Data, state: State, access: int) -> int:
-    """The time that would be saved if a slow access became fast and nothing else changed (ps, over all runs of its steps)."""
+    """The time that would be saved if a slow access became fast and nothing else changed (ps, over all runs of its steps).
+
+    It is negative if the steps would become slower.
+    """
     begin, end = data.accesses[access].first_use, data.accesses[access + 1].first_use
     for position in range(begin, end):
         state.fast[data.access_uses[position].use] = 1
@@ -120,7 +125,7 @@ def gain_beside_others(data: Data, access: int) -> int:
 
 @njit_inner
 def gain(data: Data, state: State, access: int) -> int:
-    """Estimate of the time that a slow access would save if it were fast (ps).
+    """Estimate of the time that a slow access would save if it were fast (ps), at least 0.
 
     Savings that depend on other uses, which would have to be fast as well, count by half.
     """
@@ -143,7 +148,8 @@ def touch(state: State, boundary: int) -> None:
 def queue_copy(state: State, copy: int, boundary: int, due: int, length: int) -> None:
     """Insert a copy into the queue of a boundary: by its deadline, then by tensor, with copies out before copies in.
 
-    ``due`` is the boundary that waits for the copy, and ``length`` its duration (ps).
+    ``copy`` is the number of the copy (:class:`.state.CopyRow`), ``due`` the boundary that waits for it, and ``length`` its
+    duration (ps).
     """
     moment, row = state.moments[boundary], state.copies[copy]
     rank = 2 * state.slots[copy >> 1].tensor + 1 - (copy & 1)
@@ -304,7 +310,7 @@ def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> in
     """Latest time (ps) at which a copy may begin in an idle time of the channel that is long enough; -1 if there is none.
 
     The copy takes ``length`` ps, between the boundaries ``valid`` and ``low``. ``skip`` is the number of suitable idle times
-    that are left out, to try earlier ones.
+    that are left out, from the latest on, to try earlier ones. The timeline must be up to date.
     """
     earliest = state.began[valid]
     end = state.began[low]
@@ -333,7 +339,8 @@ def latest_gap(state: State, valid: int, low: int, length: int, skip: int) -> in
 def earliest_gap(data: Data, state: State, written: int, length: int) -> int:
     """Earliest time (ps) at which a copy of ``length`` ps may begin in an idle time of the channel.
 
-    The copy begins no earlier than the boundary ``written``.
+    The copy begins no earlier than the boundary ``written``. There is always such a time, perhaps after the end of the program.
+    The timeline must be up to date.
     """
     begin = state.began[written]
     boundary = written

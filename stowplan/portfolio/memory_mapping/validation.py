@@ -1,7 +1,8 @@
 """How policies of MMapGame are validated: their games, and the best plans that serve the same uses from fast memory.
 
 MMapGame is memory mapping as a game with one move for each access of a tensor (``docs/reference/mmap-game.md``). MMap-MuZero is
-the agent that learns to play it. :mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
+the agent that learns to play it. A *use* is the read or write of a tensor by a step; a move decides about one or several uses.
+:mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from stowplan.learned_guidance.memory_mapping.game.compiled.state import CompiledGame
     from stowplan.learned_guidance.memory_mapping.muzero.play import Played, Policy
 
-#: Names of the actions of the game.
+#: Names of the actions of the game, by number.
 _ACTIONS = ("copy", "no copy", "drop")
 
 
@@ -62,7 +63,10 @@ class MuZeroPlayer:
 
 
 def game_of(game: CompiledGame, played: Played) -> Game:
-    """The record of a finished game, with values and returns in the unit that the network was trained with."""
+    """The record of a finished game, with values and returns in the unit that the network was trained with.
+
+    The unit is ``game.unit_ps`` picoseconds; the reward is in picoseconds.
+    """
     unit = game.unit_ps
     estimates = tuple(Estimate(at, value, (played.return_ps - so_far) / unit) for at, value, so_far in played.estimates)
     return Game(played.plan, estimates, played.return_ps, played)
@@ -71,8 +75,9 @@ def game_of(game: CompiledGame, played: Played) -> Game:
 class FastOrSlow:
     """The moves of a game as decisions: whether the uses of each move are served from fast memory.
 
-    A decision is fixed by adding so much latency to the other choice that every plan with that choice is worse than the game's
-    plan. Offsets and times of copies are not fixed.
+    ``plan`` is the plan of the game, and ``actions`` has the number of the action of each move. A decision is fixed by adding
+    so much latency to the other choice that every plan with that choice is worse than the game's plan. Offsets and times of
+    copies are not fixed.
     """
 
     rest = "windows, offsets and copies as the game chooses them"
@@ -152,6 +157,11 @@ def with_uses(problem: Problem, fixed: Mapping[int, bool], objective_ps: int) ->
         the latency table of its step already has the largest number of uses.
     objective_ps
         Objective (ps) of a plan that serves these uses in this way.
+
+    Raises
+    ------
+    InputError
+        The increased latencies are larger than a problem permits.
     """
     penalty = max(problem.all_slow_ps, objective_ps) - problem.floor_ps + 1
     steps, number = [], 0

@@ -1,10 +1,11 @@
 """Lowers the peak of a sequence of operators: recomputes one storage instead of keeping it. Compiled by Numba.
 
-A *run* is one execution of an operator. At the run with the most live bytes, some storages are live only because they *wait*
-for a later use. If the writer of such a storage runs again right before that use, its bytes are free in between. In return, the
-values that the writer reads stay live for longer, unless they are recomputed as well. :func:`add_best` tries several storages,
-and several sets of operators to run again for each. It adds the runs with the best ratio of bytes saved to cost. *Bytes saved*
-is the decrease of the bytes above the limit, summed over all runs.
+The functions check no arguments and raise no errors. A *run* is one execution of an operator. At the run with the most live
+bytes, some storages are live only because they *wait* for a later use. If the writer of such a storage runs again right before
+that use, its bytes are free in between. In return, the values that the writer reads stay live for longer, unless they are
+recomputed as well. :func:`add_best` tries several storages, and several sets of operators to run again for each. It adds the
+runs with the best ratio of bytes saved to cost. *Bytes saved* is the decrease of the bytes above the limit, summed over all
+runs.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from stowplan.portfolio.rematerialization.engine import Graph, Scratch, copy, ex
 
 Ints = NDArray[np.int64]
 
-#: Largest number of storages that are tried: those with the largest ``ratio_bound``.
+#: Largest number of storages that are tried: those with the largest ``ratio_bound``. This number and the next two limit the
+#: time of a search.
 TRIED = 12
 
 #: Operators are recomputed together with their predecessors, up to this number of levels; each number is tried.
 DEPTHS = (0, 1, 3, 8)
 
-#: Largest number of operators that are recomputed together.
+#: Largest number of operators that are recomputed together. Sets with more operators are not tried.
 CLOSURE = 60
 
 
@@ -83,7 +85,7 @@ class SearchArrays(NamedTuple):
 
 
 def tables(structure: Structure) -> Tables:
-    """The additional arrays about a problem, from its structure."""
+    """Build the additional arrays about a problem, from its structure."""
     members: list[list[int]] = [[] for _ in structure.size]
     for value, root in enumerate(structure.root):
         members[root].append(value)
@@ -93,7 +95,7 @@ def tables(structure: Structure) -> Tables:
 
 
 def search_arrays(graph: Graph, room: int) -> SearchArrays:
-    """Working arrays for sequences of up to ``room`` runs."""
+    """Allocate working arrays for sequences of up to ``room`` runs."""
     values, ops = len(graph.size), len(graph.cost)
     sizes = (room + 1, room, room + 1, room, room, values, values, CLOSURE, CLOSURE, ops, values)
     return SearchArrays(np.zeros(values), *(np.zeros(size, np.int64) for size in sizes))
@@ -237,15 +239,17 @@ def add_best(
 
     Parameters
     ----------
+    graph, tables
+        The problem as arrays.
     runs, count
-        The sequence, in the first ``count`` entries of the array. It is replaced by the new one, which is never longer than the
-        array.
+        The valid sequence, in the first ``count`` entries of the array. It is replaced by the new one, which is never longer
+        than the array. If the result is 0, it is left as it was.
     limit
         Limit of the live bytes.
     chance
         [1] state of the random number generator.
     noise
-        Largest random increase of a ratio of bytes saved to cost, in thousandths.
+        Largest random increase of a ratio of bytes saved to cost, in thousandths of the ratio; 0 for none.
     work
         Scratch arrays for replaying a sequence.
     arrays

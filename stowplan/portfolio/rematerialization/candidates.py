@@ -1,8 +1,9 @@
 """The main heuristic for rematerialization, the candidate ``search``, as a function of (problem, context).
 
 It tries several orders of the operators, and brings each within the limit of live bytes: by adding runs, and by a simulation
-that evicts storages when memory runs out. Then it improves the best sequence by ruin and recreate and by simulated annealing.
-The docstring of the package explains the terms.
+that *evicts* storages when memory runs out, that is, gives them up before their last use. Then it improves the best sequence by
+ruin and recreate (:mod:`.insertion`) and by simulated annealing (:mod:`.engine`). A *slice* of either is the work between two
+checks of the time. The docstring of the package explains the other terms. The functions raise no errors of their own.
 """
 
 from __future__ import annotations
@@ -41,31 +42,34 @@ class SearchParameters(Parameters, frozen=True):
     cooling_share: float = 0.2
     """Part of the time limit for one run of simulated annealing."""
     slice: int = 10_000_000
-    """Runs times steps of annealing between two calls of ``closed``."""
+    """Number of steps of annealing between two checks of the time, times the number of runs of the sequence."""
     least_share: float = 0.5
     """Part of the time limit for the search for the least peak, if no other method finds a sequence within the limit."""
     first_policies: int = 3
-    """Eviction policies that the simulations of the first plans try."""
+    """Number of eviction policies (:data:`.peaks.POLICIES`) that the simulations of the first plans try."""
     fewest_steps: int = 20_000
-    """Steps of a cooling of simulated annealing, at least."""
+    """Least number of steps of a cooling, one run of simulated annealing from hot to cold."""
     steps_per_run: int = 400
-    """Steps of a cooling of simulated annealing for each run of the sequence."""
+    """Number of steps of a cooling for each run of the sequence."""
     rounds: int = 3_000
-    """Runs of the sequence times rounds of ruin and recreate between two calls of ``closed``."""
+    """Number of rounds of ruin and recreate between two checks of the time, times the number of runs of the sequence."""
     recreations: int = 40
-    """Slices of ruin and recreate, one after the other, before annealing or another start from the best sequence."""
+    """Number of slices of ruin and recreate, one after the other, before annealing or another start from the best sequence."""
     round_steps: int = 100
-    """Steps of annealing as which a round of ruin and recreate counts, in the work limit of deterministic runs."""
+    """Number of steps of annealing as which a round of ruin and recreate counts, in the work limit of deterministic runs."""
     weight: float = 4.0
-    """Multiple of the cost of all operators. In annealing, it is the cost of exceeding the limit by as many bytes as the limit
-    has."""
+    """Cost, in annealing, of exceeding the limit by as many bytes as the limit has, as a multiple of the cost of all
+    operators."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 class _Search:
-    """The state of the candidate: its best plan, and the arrays and random numbers that it works with."""
+    """The state of the candidate: its best plan (None if there is none), and the arrays and random numbers that it works with.
+
+    ``limit`` is the limit in bytes, or a number that nothing exceeds if the problem has none.
+    """
 
     def __init__(self, problem: Problem, context: Context):
         self.context, self.structure = context, build(problem)
@@ -76,7 +80,10 @@ class _Search:
         self._simulations = context.work(work_rates.REMAT_SIMULATIONS, max(1, self.structure.ops), least=1)
 
     def report_if_better(self, sequence: Sequence[int] | None, source: str) -> bool:
-        """Report a sequence if it is within the limit and costs less than all before; returns whether it does."""
+        """Report a sequence if it is within the limit and costs less than all before; returns whether it was reported.
+
+        None is ignored. ``source`` is the name under which the plan is reported.
+        """
         if sequence is None:
             return False
         plan = self.structure.made(sequence)
@@ -125,8 +132,11 @@ class _Search:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """The main heuristic: bring several orders within the limit by adding runs and by simulation, then improve the best
-    plan."""
+    """The main heuristic: bring several orders within the limit by adding runs and by simulation, then improve the best plan.
+
+    On large graphs without a host, drafts from two cuts come first. If a bound shows that no plan is within the limit, the
+    candidate reports this and ends.
+    """
     run = _Search(problem, context)
     structure = run.structure
     if not structure.ops:
@@ -172,7 +182,10 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _try_two_cuts(run: _Search) -> bool:
-    """Report plans from two cuts (:mod:`.two_cuts`) and their bounds; returns whether the search is finished."""
+    """Report plans from two cuts (:mod:`.two_cuts`) and the cuts' bounds; returns whether the search is finished.
+
+    It is finished if no plan is within the limit, if a plan has no added cost, or if the time is over.
+    """
     context, limit = run.context, run.limit
     report_bound = partial(context.bound, source="cuts")
     sequences = drafts(run.insertion, Moments(run.structure), limit, report_bound, context.closed)
@@ -254,8 +267,10 @@ def _improve(run: _Search, orders: Sequence[Sequence[int]]) -> None:
 
 
 def _ruin_and_recreate(run: _Search, slices: int) -> int:
-    """Ruin and recreate from the best sequence of all candidates, in ``slices`` slices; returns the work in runs times
-    steps."""
+    """Ruin and recreate from the best sequence of all candidates, in ``slices`` slices.
+
+    Returns the work in the unit of the work limit: runs of the sequence times steps of annealing.
+    """
     shared_best, _ = run.context.incumbent()
     best = run.best
     assert best is not None
@@ -277,10 +292,10 @@ def _ruin_and_recreate(run: _Search, slices: int) -> int:
 
 
 def _anneal(run: _Search, start: Sequence[int], weight: float, hot: bool) -> int:
-    """One cooling of simulated annealing from a sequence, slice by slice; returns the work in runs times steps.
+    """One cooling of simulated annealing from the sequence ``start``, slice by slice; returns the work in runs times steps.
 
     ``weight`` is the cost of exceeding the limit by as many bytes as it has. If ``hot`` is set, the first temperature is drawn
-    at random and higher.
+    at random and higher than otherwise.
     """
     structure, graph, work = run.structure, run.insertion.graph, run.insertion.work
     runs = np.zeros(run.insertion.room, np.int64)

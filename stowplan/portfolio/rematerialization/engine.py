@@ -1,8 +1,10 @@
 """Live bytes of a sequence of runs, and simulated annealing over sequences. Compiled.
 
-A *run* is one execution of an operator. A step of the annealing removes a run, adds one, or moves one to another place.
-Simulated annealing (Kirkpatrick et al. 1983) minimizes a weighted sum of the added cost and the bytes above the limit, so that
-a sequence may exceed the limit on the way to a better one.
+A *run* is one execution of an operator. A *value* is a tensor with bytes of its own, or a *view*, which shares the bytes of
+another value. A sequence is *valid* if each run comes after runs that compute what it needs, and if it breaks no other rule
+about the order of runs; it may exceed the limit. A step of the annealing removes a run, adds one, or moves one to another
+place. Simulated annealing (Kirkpatrick et al. 1983) minimizes a weighted sum of the added cost and the bytes above the limit,
+so that a sequence may exceed the limit on the way to a better one. The functions check no arguments and raise no errors.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Floats = NDArray[np.float64]
 
 
 class Graph(NamedTuple):
-    """A structure as int64 arrays. Row i of a list of lists ``x`` is ``x[x_start[i] : x_start[i + 1]]``."""
+    """A structure as int64 arrays. Row i of a list of lists ``x`` is ``x[x_start[i] : x_start[i + 1]]``. Operators and values
+    are given by their indices in the structure."""
 
     need_start: Ints
     """[operators + 1] index of each operator's first entry in ``need``."""
@@ -36,11 +39,11 @@ class Graph(NamedTuple):
     pair_start: Ints
     """[operators + 1] index of each operator's first entry in ``pair``."""
     pair: Ints
-    """Values whose bytes a result of each operator may take over."""
+    """Values whose bytes a result of each operator may take over, if no later run needs them (in place)."""
     bar_start: Ints
     """[operators + 1] index of each operator's first entry in ``bar``."""
     bar: Ints
-    """Operators of which no run may come after a run of each operator."""
+    """For each operator, the operators whose runs must all come before its first run."""
     parent: Ints
     """[values] the value whose bytes a view shares; -1 for a value with bytes of its own."""
     size: Ints
@@ -54,9 +57,9 @@ class Graph(NamedTuple):
     once: Ints
     """[operators] 1 if the operator may run only once, otherwise 0."""
     reserved: Ints
-    """Five numbers for each reservation, bytes of the limit that something outside of the graph takes: the operators ``since``
-    and ``until`` whose runs it lies between, ``size``, and ``times`` and ``of``, for a multiple of the live bytes at an
-    operator that is added to the size. -1 stands for no operator."""
+    """Five numbers for each reservation, one after the other: the fields ``since``, ``until``, ``size``, ``times`` and ``of``
+    of :class:`~stowplan.models.rematerialization.problem.Reservation`. A reservation is a number of bytes of the limit that
+    something outside of the graph takes between two runs. -1 stands for no operator."""
 
 
 def build_graph(structure: Structure) -> Graph:
@@ -88,7 +91,7 @@ class Scratch(NamedTuple):
     """
 
     instance: Ints
-    """[values] the current instance of each value; -1 if there is none."""
+    """[values] the number of the current instance of each value; -1 if there is none."""
     size: Ints
     """[instances] size in bytes."""
     begin: Ints
@@ -97,9 +100,9 @@ class Scratch(NamedTuple):
     """[instances] number of the last run that makes or needs the instance; -1 if no run needs an input, and the number of all
     runs if the instance is kept until the end."""
     ran: Ints
-    """[operators] 1 once the operator has run."""
+    """[operators] 1 once the operator has run, otherwise 0."""
     barred: Ints
-    """[operators] 1 once the operator may not run any more."""
+    """[operators] 1 once the operator may not run any more, otherwise 0."""
     operand: Ints
     """Instances whose bytes a result may take over, run by run."""
     reusing_run: Ints
@@ -109,7 +112,7 @@ class Scratch(NamedTuple):
 
 
 def scratch(graph: Graph, room: int) -> Scratch:
-    """Scratch arrays for sequences of up to ``room`` runs."""
+    """Allocate scratch arrays for sequences of up to ``room`` runs."""
     writes = int(np.diff(graph.write_start).max(initial=0))
     pairs = int(np.diff(graph.pair_start).max(initial=0))
     values, ops, instances = len(graph.size), len(graph.cost), len(graph.size) + room * writes
@@ -136,7 +139,8 @@ def copy(source: Ints, begin: int, end: int, target: Ints, place: int) -> None:
 def profile(graph: Graph, work: Scratch, runs: Ints, count: int, live: Ints) -> bool:
     """Replay the sequence ``runs[:count]``; returns whether it is valid.
 
-    If it is, ``live[:count]`` receives the live and reserved bytes during each run.
+    If it is, ``live[:count]`` receives the live and reserved bytes during each run; ``live`` has at least ``count + 1``
+    entries. If it is not, the content of ``live`` has no meaning.
     """
     instance, size, begin, last, ran, barred, operand, reusing_run, reserved_bytes = work
     fill(last, len(last), -1)
@@ -226,7 +230,7 @@ def _reserve(graph: Graph, runs: Ints, count: int, live: Ints, reserved_bytes: I
 
 @njit_inner
 def excess(live: Ints, count: int, limit: int) -> float:
-    """The bytes above the limit, summed over all runs."""
+    """The bytes above the limit, summed over the first ``count`` runs; ``live`` has the live bytes of each run."""
     total = 0.0
     for at in range(count):
         if live[at] > limit:
@@ -252,14 +256,17 @@ def anneal(
 
     Parameters
     ----------
+    graph
+        The operators and values.
     work
         Scratch arrays for as many runs as ``runs`` has entries.
     runs, count
-        The sequence, in the first ``count`` entries; modified. It gets no longer than ``runs``.
+        The sequence, in the first ``count`` entries, which must be valid; modified. It gets no longer than ``runs``.
     limit
         Limit of the live bytes.
     best, best_cost
-        ``best`` receives the cheapest sequence within the limit, if its added cost is less than ``best_cost``.
+        ``best``, as long as ``runs``, receives the cheapest sequence within the limit, if its added cost is less than
+        ``best_cost``.
     chance
         [1] state of the random number generator.
     schedule
@@ -273,7 +280,8 @@ def anneal(
     Returns
     -------
     (int, int, int)
-        The new ``count``, the length of ``best`` (0 if nothing better was found), and its added cost.
+        The new ``count``; the number of runs in ``best``, 0 if nothing better was found; and the added cost of ``best``, which
+        is ``best_cost`` if nothing better was found.
     """
     ops, room = len(graph.cost), len(runs)
     scratch[:] = 0
@@ -291,6 +299,8 @@ def anneal(
     best_count = 0
     for step in range(steps):
         temperature = schedule[0] * (schedule[1] / schedule[0]) ** (step / steps)
+        # Of eight steps, three remove a run, two add one and three move one: one by at most 4 places, two by up to a quarter of
+        # the sequence.
         kind = random_below(chance, 8)
         new_count, new_cost = count, cost
         at = random_below(chance, count)

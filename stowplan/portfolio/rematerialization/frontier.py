@@ -1,6 +1,7 @@
 """The trade-off between memory and added cost: a plan for each of several limits of live bytes, and of bytes on the host.
 
-The *added cost* of a plan is the cost of all runs of operators, less the cost of running each operator once.
+The *added cost* of a plan is the cost of all runs of operators, less the cost of running each operator once. The *host* is a
+second memory, to which values can be sent and from which they can be fetched back.
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ class Point(NamedTuple):
     """The result for one limit."""
 
     limit: int
-    """Limit of the live bytes."""
+    """Limit of the live bytes, in bytes."""
     peak: int | None
     """Peak of the plan in bytes; None if no plan was found."""
     added_cost: int | None
     """Added cost of the plan; None if no plan was found."""
     bound: int | None
-    """Proven lower bound of the added cost within the limit; None if it is proven that there is no plan."""
+    """Proven lower bound of the added cost within the limit; None if nothing is proven, or if it is proven that there is no
+    plan."""
     plan: Plan | None
     """The plan, for the problem with that limit; None if no plan was found."""
     is_infeasible: bool = False
     """Whether it is proven that no plan is within the limit."""
     host_limit: int | None = None
-    """Limit of the bytes on the host; None without a host."""
+    """Limit of the bytes on the host; None if the problem has no host."""
 
 
 def frontier(
@@ -52,26 +54,28 @@ def frontier(
     problem
         The problem; its own limit is ignored.
     limits
-        Limits of the live bytes; or their number. In that case they are spaced evenly from the lower bound of the peak to the
-        peak of the order of the input.
+        Limits of the live bytes, in any order; equal ones count once. Or the number of limits, which are then spaced evenly
+        from a lower bound of the peak to the peak of the order of the input.
     on_point
         Called with the result for each limit in turn; its bound may still rise afterwards.
     host_limits
         Limits of the bytes on the host, by default that of the problem. All ``limits`` are solved for each of these, the
         smallest first.
     options
-        Options of :func:`stowplan.solve`, for each limit. Once ``cancel`` is set, the remaining limits are skipped.
+        Options of :func:`stowplan.solve`, for each limit. Once the event ``cancel`` is set, the remaining limits are skipped.
 
     Returns
     -------
     list of Point
-        The results. A plan for a larger limit, of live bytes or of bytes on the host, never costs more, and a smaller limit
-        never has a lower bound.
+        The results. A plan for a larger limit, of live bytes or of bytes on the host, never costs more. The bound for a smaller
+        limit is never less than that for a larger one.
 
     Raises
     ------
     UsageError
-        There are limits of bytes on the host, but the problem has no host.
+        There are limits of bytes on the host, but the problem has no host; or an option is wrong.
+    InputError
+        A limit is negative or too large; or as :func:`stowplan.solve` raises it.
     """
     if problem.host is msgspec.UNSET and host_limits:
         raise UsageError("found limits of bytes on the host, expected a problem with a host: its bandwidth is not known")

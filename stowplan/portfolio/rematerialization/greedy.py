@@ -1,13 +1,14 @@
 """Sequences by simulation: run the operators in an order, evict storages when memory runs out, and recompute them when needed.
 
 To *evict* a storage is to give up its bytes before its last use. A *policy* chooses the storage to evict by its bytes, the time
-to its next use and the cost of recomputing it. Such rules are known from caches whose requests are known (Belady 1966) and from
-dynamic tensor rematerialization (Kirisame et al. 2021). *Checkpointing* (Griewank and Walther 2000; Chen et al. 2016) is the
-same simulation, in which only storages that are live between segments of the order are kept over long times.
+to its next use and the cost of recomputing it. Such rules come from caches whose requests are known in advance (Belady 1966)
+and from dynamic tensor rematerialization (Kirisame et al. 2021). *Checkpointing* (Griewank and Walther 2000; Chen et al. 2016)
+is the same simulation with *checkpoints*: only storages that are live between two *segments*, consecutive parts of the order,
+are kept over long times.
 
 In the simulation there is at most one copy of each storage, and a storage may be in memory that no operator needs any more. The
 peak of the plan is therefore never above that of the simulation. A *reservation* is a number of bytes of the limit that
-something outside of the graph takes between two moments of a plan.
+something outside of the graph takes between two moments of a plan. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ class SimulationParameters(Parameters, frozen=True):
     """Parameters of the simulation."""
 
     parts: tuple[float, ...] = (0.75, 0.5, 0.25)
-    """Parts of a range of bytes. If the size of a reservation depends on the live bytes at an operator, these bytes are assumed
-    to be at these places of the range, one after the other. The range is from the fewest bytes that can be live at the operator
-    up to the number with which nothing else would fit.
+    """The size of a reservation may depend on the live bytes at an operator, which are not known before there is a plan. They
+    are then assumed to be at these places of a range, one after the other. The range begins (0) at the fewest bytes that can be
+    live at the operator, and ends (1) at the number with which nothing else would fit.
     """
 
 
@@ -44,14 +45,14 @@ class Policy:
     """
 
     bytes: float = 1.0
-    """Exponent of the size."""
+    """Exponent of the size. The larger it is, the sooner large storages are evicted."""
     time: float = 1.0
-    """Exponent of the distance."""
+    """Exponent of the distance. The larger it is, the sooner storages are evicted that are not used for long."""
     cost: float = 1.0
-    """Exponent of 1 plus the cost of recomputing."""
+    """Exponent of 1 plus the cost of recomputing. The larger it is, the longer expensive storages are kept."""
     checkpoints: Collection[int] | None = None
     """The only storages that are kept over a distance longer than ``reach``, even if there is space for others; None if all
-    storages may be kept."""
+    storages may be kept over any distance."""
     reach: int = 0
     """Distance, in operators of the order, over which storages that are no checkpoints are kept at most."""
 
@@ -64,6 +65,9 @@ def simulate(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[int] | None:
     """A sequence whose peak is within a limit; None if the simulation fails or is stopped.
+
+    If sizes of reservations have to be assumed, there is one simulation for each assumption, and the cheapest sequence is the
+    result. Its peak may then exceed the limit, if the assumption was too low.
 
     Parameters
     ----------
@@ -86,10 +90,10 @@ def simulate(
 
 
 def with_assumed_reservations(structure: Structure, limit: int) -> list[Structure]:
-    """Structures of the same problem whose reservations have fixed sizes.
+    """Structures of the same problem whose reservations have fixed sizes, for a limit in bytes.
 
-    If the size of a reservation depends on the live bytes at some operator, which depend on the plan, there are several such
-    structures, each with another assumption on these bytes. Otherwise the structure itself is the only one.
+    If the size of a reservation depends on the live bytes at some operator, there is one structure for each of
+    :attr:`SimulationParameters.parts`, with another assumption on these bytes. Otherwise the structure itself is the only one.
     """
     counted = {row.of for row in structure.reservations if row.of is not None}
     if not counted:
@@ -109,7 +113,11 @@ def _own_bytes(structure: Structure, op: int) -> int:
 def _run_simulation(
     structure: Structure, order: Sequence[int], limit: int, policy: Policy, should_stop: Callable[[], bool]
 ) -> list[int] | None:
-    """Run the compiled simulation step by step; returns the sequence of runs, or None if it fails or is stopped."""
+    """Run the compiled simulation step by step; returns the sequence of runs, or None if it fails or is stopped.
+
+    It fails if values do not fit into the limit, cannot be recomputed, or need more than eight runs for each operator on
+    average.
+    """
     graph = build_graph(structure)
     tables = residency.order_tables(structure, order, policy.checkpoints or ())
     reach = -1 if policy.checkpoints is None else policy.reach
@@ -123,18 +131,17 @@ def _run_simulation(
 def simulate_within_limit(
     structure: Structure, order: Sequence[int], policy: Policy, should_stop: Callable[[], bool]
 ) -> list[int] | None:
-    """A sequence within the problem's limit; None if the simulation fails or is stopped."""
+    """A sequence within the problem's limit; None if the simulation fails or is stopped. Without a limit it is the order."""
     limit = structure.problem.limit
-    # Without a limit, the order itself is a plan.
     return list(order) if limit is None else simulate(structure, order, limit, policy, should_stop)
 
 
 def checkpoint_policies(structure: Structure, order: Sequence[int]) -> list[Policy]:
     """Checkpointing policies, which keep the storages that are live between segments of the order.
 
-    The number of segments is about half the square root of the number of operators, the square root, or twice that. For each
-    number there are two policies: either the segments are equally long, or each ends at the place nearby at which the fewest
-    bytes are live.
+    The number of segments is about half the square root of the number of operators, the square root, or twice the square root.
+    For each number there are two policies: either the segments are equally long, or each ends at the place nearby at which the
+    fewest bytes are live.
     """
     ordering = structure.ordering
     begin, end = ordering.lives(order)

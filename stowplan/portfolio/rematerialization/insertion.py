@@ -2,8 +2,9 @@
 
 A *run* is one execution of an operator, and an *added* run is one of an operator that runs several times. Each time, the runs
 are added that save the most bytes for their cost (:mod:`stowplan.portfolio.rematerialization.additions`). Ruin and recreate
-(Schrimpf et al. 2000) removes added runs from a part of a sequence and adds others. Their scores have random noise, so that
-they are not always the best ones.
+(Schrimpf et al. 2000) removes added runs from a part of a sequence and adds others. The *score* of added runs is the ratio of
+bytes saved to cost. In ruin and recreate, scores have random noise, so that the added runs are not always the best ones. The
+functions raise no errors, except as stated.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class InsertionParameters(Parameters, frozen=True):
     """Parameters of adding runs."""
 
     room: int = 4
-    """Runs for each operator for which the arrays of sequences have space."""
+    """Largest number of runs of a sequence, divided by the number of operators; the arrays have space for so many."""
 
 
 PARAMS = parameters(InsertionParameters, __name__)
@@ -90,8 +91,8 @@ def _recreate(
 ) -> tuple[int, bool]:
     """Add runs until a sequence is within the limit.
 
-    Runs are added at most ``steps`` times. Returns the new number of runs, which is 0 if no runs help or if the added cost
-    exceeds ``most``; and whether this is the final result, which it is not if ``steps`` was too small.
+    Runs are added at most ``steps`` times. Returns the new number of runs, and whether this is the final result. The number is
+    0 if no runs help or if the added cost exceeds ``most``. The result is not final if ``steps`` was too small.
     """
     for _ in range(steps):
         profile(graph, work, runs, count, arrays.live)
@@ -132,20 +133,22 @@ def recreate(
 
     Parameters
     ----------
+    graph, tables, work, arrays
+        The problem as arrays, and working arrays for as many runs as ``runs`` has entries.
     runs, count
-        The sequence, in the first ``count`` entries; modified. It gets no longer than ``runs``.
+        The sequence, in the first ``count`` entries, which must be valid; modified. It gets no longer than ``runs``.
     limit
         Limit of the live bytes.
     chance
         [1] state of the random number generator.
     steps
-        How many times runs are added at most.
+        Largest number of times that runs are added.
 
     Returns
     -------
     (int, bool)
-        The new ``count``, which is 0 if no runs help; and whether this is the final result, which it is not if ``steps`` was
-        too small.
+        The new ``count``, which is 0 if no runs help; and whether this is the final result. It is not final if ``steps`` was
+        too small: another call continues from ``runs``.
     """
     count, is_done = _recreate(graph, tables, work, arrays, runs, count, limit, chance, 0, 1e300, steps)
     if is_done and count:
@@ -171,18 +174,20 @@ def ruin_and_recreate(
 
     Parameters
     ----------
+    graph, tables, work, arrays
+        As for :func:`recreate`.
     runs, count
-        The sequence, in the first ``count`` entries; modified. A result that is worse is accepted at random, as in annealing.
+        The sequence, in the first ``count`` entries; modified. A result that costs more is accepted at random, as in annealing.
     limit
         Limit of the live bytes.
     chance
         [1] state of the random number generator.
     noise
-        Largest random increase of the score of added runs, in thousandths.
+        Largest random increase of the score of added runs, in thousandths of the score.
     temperature
-        Temperature, in units of cost; at 0 no worse result is accepted.
+        Temperature, in units of cost; at 0 no result that costs more is accepted.
     rounds
-        Number of rounds.
+        Number of rounds, each of which removes runs once and adds others.
 
     Returns
     -------
@@ -198,6 +203,7 @@ def ruin_and_recreate(
         if length == count:
             continue
         worst = cost - temperature * np.log((1 + random_below(chance, 1 << 30)) / (1 << 30))
+        # Runs are added beyond the cost that is accepted, because trimming may remove some of them again.
         most = worst + 0.3 * cost
         length, _ = _recreate(graph, tables, work, arrays, arrays.draft, length, limit, chance, noise, most, ENDLESS)
         if not length:
@@ -237,7 +243,8 @@ class Insertion:
     structure
         The structure of the problem.
     room
-        Largest number of runs of a sequence; by default :attr:`InsertionParameters.room` times the number of operators.
+        Largest number of runs of a sequence; by default :attr:`InsertionParameters.room` times the number of operators, and
+        eight more.
     """
 
     def __init__(self, structure: Structure, room: int | None = None):
@@ -252,10 +259,11 @@ class Insertion:
         should_stop: Callable[[], bool] = lambda: False,
         most_added: int | None = None,
     ) -> list[int] | None:
-        """The sequence with runs added until it is within ``limit`` bytes, and without runs that it does not need.
+        """The sequence with runs added until it is within ``limit`` bytes, and without added runs that it does not need.
 
-        Returns None if that fails or is stopped, if the sequence is too long, or if runs would have to be added more than about
-        ``most_added`` times.
+        The sequence must be valid. Returns None if no runs help, if ``should_stop`` returned True, if the sequence has more
+        than ``room`` runs or would get more, or if runs would have to be added more than about ``most_added`` times (None for
+        no limit).
         """
         runs = np.zeros(self.room, np.int64)
         count = len(sequence)
@@ -272,7 +280,10 @@ class Insertion:
     def recreated(
         self, sequence: Sequence[int], limit: int, seed: int, noise: int, temperature: float, rounds: int
     ) -> list[int]:
-        """The sequence, which must be within the limit, after some rounds of :func:`ruin_and_recreate`."""
+        """The sequence, which must be within the limit, after some rounds of :func:`ruin_and_recreate`.
+
+        ``seed`` must be positive. Raises ValueError if the sequence has more than ``room`` runs.
+        """
         runs = np.zeros(self.room, np.int64)
         runs[: len(sequence)] = sequence
         chance = np.array([seed], np.int64)

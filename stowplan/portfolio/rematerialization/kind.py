@@ -3,6 +3,7 @@
 A plan is a sequence of runs of operators, some of which run several times so that their results need not be kept. If the
 problem has a *host*, values may also be copied to its memory and fetched back. The objective is the added cost: the cost of all
 runs, less the cost of running each operator once, plus the time of waiting for copies. The limit is one on the live bytes.
+:class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide which candidates run, and whether in a thread or a process."""
 
     small: int = 64
-    """Operators up to which the greedy simulation takes so little time that it runs in the calling process."""
+    """Number of operators up to which the greedy simulation takes so little time that it runs in the calling process."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -44,7 +45,7 @@ def _given(problem: Problem) -> Plan | None:
 
 
 def _why_not_given(problem: Problem) -> str:
-    """Why there is no plan in the order of the input; empty if there is one."""
+    """A text that says why there is no plan in the order of the input; empty if there is one."""
     structure = build(problem)
     peak = structure.made(structure.order).peak
     if problem.limit is None or peak <= problem.limit:
@@ -55,7 +56,8 @@ def _why_not_given(problem: Problem) -> str:
 def _greedy(problem: Problem) -> Plan | None:
     """The plan that runs every operator once, if it is within the limit; otherwise the plan of the greedy simulation.
 
-    The simulation runs here only for small graphs. The result is None for others, or if the simulation finds no plan.
+    The simulation runs here only for small graphs. The result is None for larger graphs whose order exceeds the limit, or if
+    the simulation finds no plan.
     """
     plan = _given(problem)
     if plan is not None or problem.limit is None or len(problem.ops) > PARAMS.small:
@@ -95,6 +97,7 @@ def _greedy_candidate(problem: Problem) -> Candidate:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
+    """The function of the candidate of this name; raises AttributeError for other names."""
     from stowplan.portfolio.rematerialization import candidates, offload, proofs
 
     if name == "stages":
@@ -109,6 +112,10 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
+    """Details for the result: the size of the graph, peaks in bytes, costs, and with a plan the number of added runs.
+
+    With a host and a plan, there are also the most bytes on the host and the time of waiting for copies, in units of cost.
+    """
     structure = build(problem)
     facts: dict[str, Any] = {
         "operators": len(problem.ops),

@@ -1,5 +1,8 @@
 """The heuristic for rematerialization problems with a host: it decides which values are kept, recomputed, or sent to the host.
 
+The *host* is a second memory; copies to it (*sends*) and back (*fetches*) run on two channels. A *candidate* is one method of a
+run of ``solve``; it reports plans to its context and raises no errors of its own.
+
 An *evicted* value is one that is given up before its last reader. A *choice* is a set of values that may be sent to the host.
 If a plan evicts one of them, it is copied to the host and fetched back before its next reader. All other evicted values are
 computed again. For each choice, a *draft* is made, which is a sequence of runs of operators that may exceed the limit, and
@@ -47,12 +50,12 @@ class OffloadParameters(Parameters, frozen=True):
     """Parameters of the choice of values that go to the host."""
 
     by_cuts: int = 50
-    """Operators from which on drafts are also made from cuts."""
+    """Number of operators from which on drafts are also made from two cuts."""
     steps: tuple[float, ...] = (0.2, 0.1, 0.05, 0.02, 0.01)
     """Fractions of the time of all operators: the step sizes of the line search, which looks for the best total time of
     copies."""
     prices: tuple[float, ...] = (0.0, 1.0, 0.25)
-    """Multiples of the time of a fetch on the channel that a fetch costs in simulations."""
+    """Costs of a fetch in simulations, as multiples of its time on the channel."""
     limits: tuple[float, ...] = (1.0, 0.9, 0.8)
     """Fractions of the problem's limit for which drafts are made."""
     dearest: tuple[float, ...] = (0.5, 0.25, 0.1, 0.05)
@@ -62,16 +65,18 @@ class OffloadParameters(Parameters, frozen=True):
     """Fractions of the time of all operators: the largest total time of copies, in choices of step 2 among the values that the
     best plan recomputes."""
     tries: int = 4
-    """Drafts for one choice, at most. If the values of a draft do not fit on the host, the next draft may send fewer."""
+    """Largest number of drafts for one choice. If the values of a draft do not fit on the host, the next draft may send
+    fewer."""
     first_share: float = 0.6
     """Fraction of the time limit for steps 1 and 2 if the size of some reservation depends on the plan's own live bytes. These
     steps are then repeated with several assumptions on these bytes."""
     again: float = 0.6
     """Probability that a variation of step 3 mainly adds or removes values that the plan recomputes."""
     kept: int = 6
-    """Best choices that step 3 varies."""
+    """Number of best choices that step 3 varies."""
     rounds: int = 10_000
-    """Rounds of ruin and recreate for the draft of a variation, times the number of operators. At most 20 rounds are made."""
+    """Number of rounds of ruin and recreate for the draft of a variation, times the number of operators. At most 20 rounds are
+    made."""
 
 
 PARAMS = parameters(OffloadParameters, __name__)
@@ -95,8 +100,11 @@ class _Tried(NamedTuple):
 
 
 class _Search:
-    """The state of the heuristic: the best plan, the choices that were tried, and the number of drafts that may still be
-    made."""
+    """The state of the heuristic: the best plan, the choices that were tried, and the number of drafts that may still be made.
+
+    ``limit`` is that of the problem in bytes, and ``part`` is the part of the time limit for this search, infinite for all of
+    it. ``left`` is None unless the run is deterministic.
+    """
 
     def __init__(self, structure: Structure, context: Context, limit: int, part: float):
         problem = structure.problem
@@ -249,8 +257,10 @@ class _Search:
         return sorted(values, key=lambda value: -self.recompute_cost(value) / self.copy_cost[value])
 
     def fitting_on_host(self, plan: Plan, sendable: Sequence[int]) -> list[int]:
-        """As many of the values that a plan fetches as fit on the host together. Those with the largest cost of recomputation
-        for each byte are taken first."""
+        """As many of the values that a plan fetches as fit on the host together, but fewer than ``sendable``.
+
+        The values with the largest cost of recomputation for each byte are taken first.
+        """
         size, bytes_left, fitting = self.structure.size, self.host_limit, list[int]()
         fetched = {move.tensor for move in plan.moves or ()}
         used = [value for value in sendable if self.structure.tensor[value] in fetched]
@@ -258,7 +268,7 @@ class _Search:
             if size[value] <= bytes_left:
                 bytes_left -= size[value]
                 fitting.append(value)
-        # At least one value is bytes_left out, so that the next draft differs.
+        # At least one value is left out, so that the next draft differs.
         return sorted(fitting) if len(fitting) < len(sendable) else sorted(fitting[:-1])
 
     def report_if_better(self, plan: Plan) -> None:
@@ -281,7 +291,7 @@ def offload(problem: Problem, context: Context) -> None:
 
 
 def _first_choices(run: _Search) -> _Search:
-    """Run steps 1 and 2 of the docstring of the module; returns ``run`` itself."""
+    """Carry out steps 1 and 2 of the docstring of this module; returns ``run`` itself."""
     if run.moments is not None:
         run.find_number_to_send()
     if run.structure.ops < CUTS.large or run.best is None:
@@ -294,7 +304,11 @@ def _first_choices(run: _Search) -> _Search:
 
 
 def _change(run: _Search, tried: list[_Tried]) -> None:
-    """Run step 3: vary the best choices at random, that is, their values, the cost of a fetch, and the limit of the draft."""
+    """Carry out step 3: vary the best choices at random, that is, their values, the cost of a fetch, and the limit of the
+    draft.
+
+    ``tried`` has the choices to begin with; without any, nothing is done.
+    """
     chance = run.chance
     tried = sorted(tried, key=lambda choice: choice.plan.objective)[: PARAMS.kept]
     rounds = min(20, 1 + PARAMS.rounds // run.structure.ops)

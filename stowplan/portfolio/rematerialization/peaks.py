@@ -1,6 +1,8 @@
 """Plans of small peak, whatever they cost, by bisection over the limit.
 
-The *peak* of a plan is the largest number of bytes that are live during a run of an operator.
+The *peak* of a plan is the largest number of bytes that are live during a run of an operator. An *eviction policy* chooses the
+storages that a simulation gives up when memory runs out (:mod:`stowplan.portfolio.rematerialization.greedy`). An *order* lists
+all operators in the order in which they run for the first time. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class LeastPeakParameters(Parameters, frozen=True):
     orders: tuple[str, ...] = ("bfs", "lpmf")
     """Names of baselines of operator order from which the search starts, in addition to the order of the input."""
     tolerance: float = 0.002
-    """Part of the peak. Bisection ends when the range of limits is at most this long."""
+    """Bisection ends when the range of limits, from the highest that was not reached to the best peak, is at most this fraction
+    of the peak."""
 
 
 PARAMS = parameters(LeastPeakParameters, __name__)
@@ -37,7 +40,8 @@ PARAMS = parameters(LeastPeakParameters, __name__)
 #: Part of the time for finding a plan; the rest is for the bound.
 PLAN_SHARE = 2 / 3
 
-#: The work between two calls of ``is_over`` is in proportion to the number of operators plus this number.
+#: The work between two calls of ``is_over`` is in proportion to the number of operators plus this number, which stands for the
+#: work that does not depend on the size of the graph.
 CALL_OVERHEAD = 300
 
 #: Eviction policies of the simulations, in the order in which they are tried.
@@ -62,11 +66,12 @@ def least_peak(
     orders
         Orders from which to start, in addition to the order of the input and two baselines.
     seconds
-        Time limit in seconds; two thirds are for the plan, the rest is for the bound.
+        Time limit in seconds; two thirds are for the plan, the rest is for the bound. There is a plan even if it is 0.
     should_stop
         Function that says whether to end early.
     enough
-        Peak in bytes that is small enough: the search ends with the first plan that reaches it.
+        Peak in bytes that is small enough: the search ends with the first plan that reaches it. With 0, the search looks for
+        the least peak.
 
     Returns
     -------
@@ -84,10 +89,10 @@ def least_peak(
 
 
 def is_work_done(structure: Structure, seconds: float) -> Callable[[], bool]:
-    """A function for the argument ``is_over`` of :func:`minimize_peak`: whether the work of so many seconds has been done.
+    """A function for the argument ``is_over`` of :func:`minimize_peak`: whether the work of ``seconds`` seconds has been done.
 
-    It counts how often it is called, and an idle machine needs about so many seconds for so many calls. The plan of the search
-    then does not depend on how busy the machine is.
+    It counts its calls, and returns True after as many as an idle machine makes in about ``seconds`` seconds. The plan of the
+    search then does not depend on how busy the machine is.
     """
     left = int(work_rates.REMAT_PEAKS.per_second * seconds / (structure.ops + CALL_OVERHEAD))
 
@@ -100,10 +105,11 @@ def is_work_done(structure: Structure, seconds: float) -> Callable[[], bool]:
 
 
 def minimize_peak(structure: Structure, orders: Iterable[Sequence[int]], is_over: Callable[[], bool], enough: int = 0) -> Plan:
-    """A plan of small peak, by bisection between a limit that was reached and a limit that was not, or is below a bound.
+    """A plan of small peak, by bisection over the limit.
 
-    Each step tries to find a plan within a limit in several ways: by simulating several orders, and by adding runs to the best
-    plan and to these orders.
+    The upper end of the range is the best peak so far. The lower end is a lower bound, or a limit within which no plan was
+    found. Each step of the bisection tries to find a plan within a limit in several ways: by simulating several orders, and by
+    adding runs to the best plan and to these orders.
 
     Parameters
     ----------
@@ -112,7 +118,7 @@ def minimize_peak(structure: Structure, orders: Iterable[Sequence[int]], is_over
     orders, enough
         As for :func:`least_peak`.
     is_over
-        Function that says whether the time is over.
+        Function that says whether the time is over. The best of the orders is returned as a plan even if it is over at once.
     """
     baselines = (BASELINES[name](structure.ordering, is_over) for name in PARAMS.orders)
     all_orders = dict.fromkeys(map(tuple, [structure.order, *orders, *(order for order in baselines if order is not None)]))

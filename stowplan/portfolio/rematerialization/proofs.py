@@ -1,7 +1,8 @@
 """The candidates for rematerialization that prove bounds, solve the exact model, or make the plan of the baseline.
 
-They are functions of (problem, context). The *limit* is one on the live bytes, and the *added cost* is the cost of all runs of
-operators, less the cost of running each operator once.
+They are functions of (problem, context). They return nothing and raise no errors of their own: they report plans and bounds to
+the :class:`~stowplan.kernel.context.Context`. The *limit* is one on the live bytes, and the *added cost* is the cost of all
+runs of operators, less the cost of running each operator once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from stowplan.portfolio.solver_limits import solver_options
 
 
 def explain_infeasible(structure: Structure, limit: int, context: Context) -> dict[str, str]:
-    """Details of a result for a problem that is infeasible because a lower bound of the peak is above ``limit`` bytes."""
+    """Details of a result for a problem that is infeasible because a lower bound of the peak is above ``limit`` bytes: the
+    entry ``explanation``, a sentence for people."""
     least = bounds.least_peak(structure, context.closed, enough=limit + 1)
     # Infeasibility is proven before. If there is no time to compute the least peak, the text does not name it.
     needed = (
@@ -28,7 +30,10 @@ def explain_infeasible(structure: Structure, limit: int, context: Context) -> di
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """The candidate that computes the baseline ``greedy`` alone: one simulation of the order of the input."""
+    """The candidate that computes only the plan of the baseline ``greedy``: one simulation of the order of the input.
+
+    If the simulation finds no sequence within the limit, it reports nothing.
+    """
     structure = build(problem)
     sequence = simulate_within_limit(structure, structure.order, Policy(), context.closed)
     if sequence is not None:
@@ -36,8 +41,10 @@ def greedy(problem: Problem, context: Context) -> None:
 
 
 def cuts(problem: Problem, context: Context) -> None:
-    """The candidate ``cuts``: it reports bounds of the added cost by minimum cuts, or proves that no plan is within the
-    limit."""
+    """The candidate ``cuts``: it reports bounds of the added cost by minimum cuts, or proves that no plan is within the limit.
+
+    Without a limit it does nothing.
+    """
     structure = build(problem)
     if problem.limit is None:
         return
@@ -49,7 +56,7 @@ def cuts(problem: Problem, context: Context) -> None:
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """Solve the CP-SAT model, with the best plan so far as its hint.
+    """Solve the CP-SAT model. The solver starts from the best plan so far, if there is one.
 
     On small graphs the model chooses the order of first runs; on others it has the order of the input.
     """

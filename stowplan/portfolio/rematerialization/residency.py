@@ -1,7 +1,9 @@
 """State of the greedy simulation: which storages are in memory while an order runs, and when each is used next. Compiled.
 
 :mod:`stowplan.portfolio.rematerialization.greedy` describes the simulation. A *storage* is identified by its *root*, the value
-that is no view. A *place* is a position in the order of first runs.
+that is no view. Arrays of storages have an entry for each value, and those of views have no meaning. A *place* is a position in
+the order of first runs. A *reservation* is a number of bytes of the limit that something outside of the graph takes between two
+places. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -19,12 +21,12 @@ from stowplan.portfolio.rematerialization.engine import Graph, lists
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-#: Largest number of runs of a sequence, in multiples of the number of operators.
+#: Largest number of runs of a sequence, in multiples of the number of operators. A simulation that needs more is given up.
 MOST_RUNS = 8
 
-#: Indices of ``State.head``: the limit and the live bytes; the place of the operator that is prepared or runs; the number of
-#: storages in memory; the number of runs; the last stamp; and the distance, in operators, over which storages that are no
-#: checkpoints are kept at most (-1 for any distance).
+#: Indices of ``State.head``, in this order: the limit and the live bytes; the place of the operator that is prepared or runs;
+#: the number of storages in memory; the number of runs; the last stamp; and the largest distance, in operators, over which
+#: storages that are no checkpoints are kept (-1 for any distance).
 LIMIT, LIVE, NOW, THERE, RUNS, STAMP, REACH = range(7)
 
 
@@ -39,7 +41,8 @@ class OrderTables(NamedTuple):
     position: Ints
     """[operators] place of each operator."""
     until: Ints
-    """[operators] place up to which each operator may run again."""
+    """[operators] place up to which each operator may run again: its own place if it may run only once, and the place of an
+    operator that must come after all of its runs. Otherwise it is the length of the order."""
     root: Ints
     """[values] the root of the storage of each value: the value itself or, for a view, its base."""
     member_start: Ints
@@ -66,7 +69,8 @@ class State(NamedTuple):
     """
 
     weights: Floats
-    """[3] exponents of bytes, time and cost in the score of a storage."""
+    """[3] exponents of bytes, time and cost in the score of a storage
+    (:class:`stowplan.portfolio.rematerialization.greedy.Policy`)."""
     score: Floats
     """[values] scores of the storages in ``ranked``; the storage with the largest score is evicted first."""
     head: Ints
@@ -165,7 +169,7 @@ def start(graph: Graph, tables: OrderTables, limit: int, weights: Sequence[float
 
 @njit_inner
 def add_value(graph: Graph, tables: OrderTables, state: State, value: int) -> None:
-    """Mark a value as being in memory."""
+    """Mark a value as being in memory, and add the bytes of its storage if it was not in memory before."""
     root = tables.root[value]
     state.in_memory[value] = 1
     if state.place[root] < 0:

@@ -2,7 +2,8 @@
 
 :mod:`stowplan.portfolio.rematerialization.residency` describes the tables and the state. To *evict* a storage is to remove it
 from memory before its last use. A storage that is *pinned* or *held* is needed by a run that follows at once and must not be
-evicted. A *protected* storage is needed to recompute another value later.
+evicted. A *protected* storage is needed to recompute another value later. A *stamp* is the number of a search or a run, with
+which entries are marked. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from stowplan.portfolio.rematerialization.residency import (
     next_use,
 )
 
-#: Largest number of operators whose costs are added up for the cost of recomputing a storage.
+#: Largest number of operators whose costs are added up for the cost of recomputing a storage; further operators are ignored, to
+#: save time.
 CLOSURE = 40
 
 #: The cost of a storage that cannot be recomputed, and a score above all others.
@@ -37,8 +39,9 @@ ENDLESS = np.inf
 def _find_recomputed(graph: Graph, tables: OrderTables, state: State, waiting: int, most: int, protect: bool) -> int:
     """Find the operators that must run again to bring the first ``waiting`` values of ``stack`` into memory.
 
-    The search ends at ``most`` operators. Returns their number, or -1 if one of them may not run again or needs an input that
-    is not in memory. If ``protect`` is set, the storages in memory that they read are marked as protected.
+    The search ends at ``most`` operators, which it writes to ``recomputed``. Returns their number, or -1 if one of them may not
+    run again or needs an input that is not in memory. If ``protect`` is set, the storages in memory that they read are marked
+    as protected.
     """
     stamp = state.head[STAMP] = state.head[STAMP] + 1
     count = 0
@@ -107,9 +110,11 @@ def _protect(graph: Graph, tables: OrderTables, state: State) -> int:
 
 @njit_inner
 def _make_room(graph: Graph, tables: OrderTables, state: State, size: int, hold: int) -> bool:
-    """Evict storages until ``size`` more bytes fit; returns False if that fails.
+    """Evict storages until ``size`` more bytes fit (``size`` may be negative); returns False if that fails.
 
-    Storages that are pinned or held with the stamp ``hold`` are not evicted.
+    Storages that are pinned or held with the stamp ``hold`` are not evicted. Storages that are never used again are evicted
+    first, then those with the largest score of the policy. A storage that cannot be recomputed is evicted only if nothing needs
+    it any more.
     """
     head = state.head
     limit = head[LIMIT] - tables.reserved[head[NOW]]
@@ -163,7 +168,8 @@ def _make_room(graph: Graph, tables: OrderTables, state: State, size: int, hold:
 
 @njit_inner
 def _is_reused(tables: OrderTables, state: State, op: int, root: int) -> bool:
-    """Whether a result of the operator may take over the bytes of a storage that it reads, because nothing needs it later."""
+    """Whether a result of the operator may take over the bytes of a storage that it reads, because nothing needs the storage
+    later. This is never so if the operator runs again."""
     now = state.head[NOW]
     is_last = now < len(tables.order) and op == tables.order[now]
     return bool(is_last and next_use(tables, state, root) < 0)
@@ -190,7 +196,10 @@ def _make_room_for_results(graph: Graph, tables: OrderTables, state: State, op: 
 
 @njit_inner
 def _run(graph: Graph, tables: OrderTables, state: State, op: int) -> bool:
-    """Run an operator and add it to the sequence; returns False if its results do not fit or the sequence is too long."""
+    """Run an operator and add it to the sequence; returns False if its results do not fit or the sequence is too long.
+
+    The values that it needs must be in memory.
+    """
     head = state.head
     if not _make_room_for_results(graph, tables, state, op) or head[RUNS] >= len(state.sequence) - 1:
         return False
@@ -277,7 +286,8 @@ def _evict_far(graph: Graph, tables: OrderTables, state: State) -> None:
 def step(graph: Graph, tables: OrderTables, state: State) -> bool:
     """Run the next operator of the order, after recomputing the values that it needs; returns False if that fails.
 
-    The step after the last operator recomputes the values that are kept until the end.
+    After a failure the state has no meaning. The step after the last operator recomputes the values that are kept until the
+    end.
     """
     now = state.head[NOW] = state.head[NOW] + 1
     waiting = 0

@@ -1,10 +1,11 @@
 """The candidate ``stages``: bounds and plans from the staged MILP, as a function of (problem, context).
 
-A *moment* is the first run of some operator, and a *chain* is a list of moments in a fixed order. The *staged program*
-(:mod:`stowplan.models.rematerialization.stages`) decides which operators run in each stage between two moments of a chain, and
-requires that the live bytes are within the limit at these moments. It ignores the limit everywhere else, so its optimum is a
-lower bound of the added cost. Its solution is a *draft*, which becomes a plan when runs have been added wherever it exceeds the
-limit.
+A *candidate* is one method of a run of ``solve``; it reports plans and bounds to its context and raises no errors of its own. A
+*moment* is the first run of some operator, and a *chain* is a list of moments in a fixed order. The *staged program*
+(:mod:`stowplan.models.rematerialization.stages`) is a MILP. It decides which operators run in each stage between two moments of
+a chain, and requires that the live bytes are within the limit at these moments. It ignores the limit everywhere else, so its
+optimum is a lower bound of the added cost. Its solution is a *draft*. The draft is *repaired*, that is, runs are added where it
+exceeds the limit, and becomes a plan.
 """
 
 from __future__ import annotations
@@ -27,31 +28,35 @@ class StagesParameters(Parameters, frozen=True):
     """Parameters of the staged program."""
 
     share: float = 0.2
-    """Part of the time limit for one program, as a rule."""
+    """Part of the time limit for solving one staged program, unless one of the next two applies."""
     last_share: float = 0.5
     """Part of the time limit for the bound of the last chain and, on large graphs, of every chain."""
     draw_share: float = 0.1
     """Part of the time limit for a draft of a random chain and limit."""
     misses: int = 12
-    """Random drafts in a row after which no more are made, if none of them improves the plan or the bound or could lead to a
-    better plan."""
+    """Number of random drafts in a row after which no more are made, if none of them improves the plan or the bound or could
+    lead to a better plan."""
     nodes: int = 20
-    """Nodes of branch and bound for one program in a deterministic run."""
+    """Largest number of nodes of branch and bound for one program in a deterministic run."""
     first: int = 3
-    """Moments that are tried as the first of the chain."""
+    """Number of moments that are tried as the first of the chain."""
     aims: int = 6
-    """Limits below that of the problem that are tried for one chain, at most."""
+    """Largest number of limits below that of the problem that are tried for one chain."""
     bound_gap: float = 0.01
-    """Part of the added cost that the gap has when the solver stops, if a program is solved for its bound."""
+    """Gap between solution and bound at which the solver stops, as a fraction of the added cost, if a program is solved for its
+    bound."""
     draft_gap: float = 0.03
-    """Part of the added cost that the gap has when the solver stops, if a program is solved for a draft of a plan."""
+    """The same gap if a program is solved for a draft of a plan."""
 
 
 PARAMS = parameters(StagesParameters, __name__)
 
 
 class _StagedSearch:
-    """The state of the candidate: the chain of moments, the best plan and the best bound."""
+    """The state of the candidate: the chain of moments, the best plan (None if there is none) and the best bound.
+
+    ``programs`` is the number of programs that a deterministic run may still solve, None for no limit.
+    """
 
     def __init__(self, problem: Problem, context: Context, limit: int):
         self.problem, self.context, self.limit = problem, context, limit
@@ -78,8 +83,9 @@ class _StagedSearch:
     def draft(self, aim: int, gap: float, share: float = PARAMS.share, stream: int = 0) -> tuple[list[int], list[int]] | None:
         """Solve the program of the chain for a limit of ``aim`` bytes; report its bound and the plan of the repaired draft.
 
-        The bound is reported only if ``aim`` is the limit of the problem. The solver stops at a gap of ``gap``, as a part of
-        the added cost, or after the part ``share`` of the time limit. ``stream`` is the number of its stream of random numbers.
+        The bound is reported only if ``aim`` is the limit of the problem. The solver stops at a gap of ``gap``, as a fraction
+        of the bound so far, or after the part ``share`` of the time limit. ``stream`` is the number of its stream of random
+        numbers.
 
         Returns
         -------
@@ -120,7 +126,8 @@ def stages(problem: Problem, context: Context) -> None:
     """The candidate ``stages``: it solves programs of longer and longer chains.
 
     For chains, it also makes drafts for lower limits, until one is within the limit without a repair. The remaining time is for
-    the bound of the longest chain, and for drafts of random chains and limits.
+    the bound of the longest chain, and for drafts of random chains and limits. Without a limit or without operators it does
+    nothing.
     """
     if problem.limit is None or not problem.ops:
         return
@@ -147,7 +154,10 @@ def stages(problem: Problem, context: Context) -> None:
 
 
 def _with_counted(run: _StagedSearch, chain: list[int]) -> list[int]:
-    """The chain, with the operators on whose live bytes reservations depend, if their order relative to the others is fixed."""
+    """The chain, with the operators on whose live bytes the sizes of reservations depend.
+
+    Such an operator is added only if its order relative to all operators of the chain is fixed.
+    """
     for op in dict.fromkeys(row.of for row in run.structure.reservations if row.of is not None):
         near = run.moments.before[op] | run.moments.after[op]
         if op not in chain and all(near >> other & 1 for other in chain):
@@ -156,7 +166,7 @@ def _with_counted(run: _StagedSearch, chain: list[int]) -> list[int]:
 
 
 def _first(run: _StagedSearch) -> list[int]:
-    """A chain of one moment: the one whose program has the best bound."""
+    """A chain of one moment: of a few moments with many live bytes, the one whose program has the best bound."""
     best: list[int] = []
     for op in first_moments(run.structure, PARAMS.first):
         before, run.chain = run.bound, [op]
@@ -168,7 +178,7 @@ def _first(run: _StagedSearch) -> list[int]:
 
 
 def _first_by_cuts(run: _StagedSearch) -> list[int]:
-    """A chain of one moment: the one whose minimum cut gives the best bound."""
+    """A chain of one moment: of a few moments with many live bytes, the one whose minimum cut gives the best bound."""
     costs = {}
     for op in first_moments(run.structure, PARAMS.first):
         cost = run.moments.added_cost(op, run.limit)
@@ -180,9 +190,9 @@ def _first_by_cuts(run: _StagedSearch) -> list[int]:
 
 
 def _lower_limits(run: _StagedSearch, peak: int) -> int:
-    """Make drafts for lower and lower limits, until one is within the limit without a repair.
+    """Make drafts for lower and lower limits, until one is within the problem's limit without a repair.
 
-    ``peak`` is the peak of the draft before. Returns by how many bytes the limit was lowered.
+    ``peak`` is the peak of the draft before, in bytes. Returns by how many bytes the limit was lowered, 0 if it was not.
     """
     aim, deepest = run.limit, 0
     for _ in range(PARAMS.aims):

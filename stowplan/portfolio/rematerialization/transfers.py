@@ -1,10 +1,11 @@
 """Schedules the copies of plans with a host: when each value is sent, waited for and fetched.
 
-A *send* copies a value to the host, and a *fetch* copies it back. A *draft* is a sequence of a graph that has, besides the
-operators, a fetch of each value that may go to the host
-(:meth:`stowplan.models.rematerialization.structure.Structure.with_fetches`). In this way, simulation and insertion choose
-between recomputing and fetching. The plan of a draft sends each value that it fetches, as soon as the value is computed. It
-waits for a send when its bytes are needed, and fetches values in the order in which they are read, as early as there is space.
+The *host* is a second memory. A *send* copies a value to the host, and a *fetch* copies it back. In each direction, copies run
+one after the other while operators run. A *draft* is a sequence of a graph that has, besides the operators, a fetch of each
+value that may go to the host (:meth:`stowplan.models.rematerialization.structure.Structure.with_fetches`). In this way,
+simulation and insertion choose between recomputing and fetching. The plan of a draft sends each value that it fetches, as soon
+as the value is computed. It waits for the end of a send when the bytes of the sent value are needed. It fetches values in the
+order in which they are read, as early as there is space. Times are in units of cost. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class _Instance:
-    """The bytes that one run, or one fetch, gives to a value."""
+    """The bytes that one run, or one fetch, gives to a value. Runs are numbered from 0, without fetches."""
 
     value: int
     """The value."""
@@ -50,7 +51,10 @@ class _Instance:
 
 
 class _Scheduler:
-    """The runs of a draft, with the instances of its values, and the schedule of its copies."""
+    """The runs of a draft, with the instances of its values, and the schedule of its copies.
+
+    The arguments are those of :func:`plan_of_draft`.
+    """
 
     def __init__(self, structure: Structure, sendable: Sequence[int], draft: Sequence[int]):
         self.structure = structure
@@ -117,7 +121,10 @@ class _Scheduler:
         return load
 
     def plan(self, limit: int) -> Plan | None:
-        """Simulate the runs and issue the copies; returns the plan, or None if the draft exceeds ``limit`` bytes."""
+        """Simulate the runs and issue the copies; returns the plan, or None if the draft exceeds ``limit`` bytes.
+
+        The plan is not verified: it may exceed the limit of the host.
+        """
         structure, size, load = self.structure, self.structure.size, self.load()
         if load.max(initial=0) > limit:
             return None
@@ -213,6 +220,8 @@ def read_before_written(structure: Structure, draft: Sequence[int]) -> set[int]:
 def plan_of_draft(structure: Structure, sendable: Sequence[int], draft: Sequence[int], limit: int) -> Plan | None:
     """The plan of a draft that may fetch the values ``sendable``; None if it exceeds ``limit`` bytes on the device.
 
-    Operator number ``structure.ops + i`` of the draft is the fetch of ``sendable[i]``.
+    ``structure`` is the one without fetches. Operator number ``structure.ops + i`` of the draft is the fetch of
+    ``sendable[i]``. The draft must not read values before they exist (:func:`read_before_written`). The plan may exceed the
+    limit of the host.
     """
     return _Scheduler(structure, sendable, draft).plan(limit)

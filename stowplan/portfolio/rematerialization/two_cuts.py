@@ -1,10 +1,11 @@
 """Drafts of plans from the two minimum cuts that bracket a limit. No MILP is solved, so that deep graphs get a draft soon.
 
-A *draft* is a sequence of runs that may exceed the limit and is repaired afterwards. A *moment* is the first run of some
-operator, mostly the one with the most live bytes. A *multiplier* is a cost for each byte that is live at the moment. For each
-multiplier, a minimum cut (:mod:`stowplan.models.rematerialization.cuts`) gives the operators that should run again after the
-moment, so that their results need not be live there. The best multiplier lies between two cuts: a cheap cut that exceeds the
-limit, and an expensive cut that is within the limit.
+A *draft* is a sequence of runs that may exceed the limit and is *repaired* afterwards, that is, runs are added until it is
+within the limit (:mod:`stowplan.portfolio.rematerialization.insertion`). A *moment* is the first run of some operator, mostly
+the one with the most live bytes. A *multiplier* is a cost for each byte that is live at the moment. For each multiplier, a
+minimum cut (:mod:`stowplan.models.rematerialization.cuts`) gives the operators that should run again after the moment, so that
+their results need not be live there. The best multiplier lies between two cuts: a cheap cut that exceeds the limit, and an
+expensive cut that is within the limit.
 
 Any set of operators to run again gives a sequence, which keeps the values that these operators read. In a network of equal
 layers, all layers switch from one cut to the other at the same multiplier, so that the two cuts are far apart. The operators in
@@ -17,7 +18,8 @@ suits limits near the least peak.
 If a long chain of cheap operators runs again, such as a residual stream whose summands are kept, the whole chain runs before
 its end is first needed, and its results stay live. Drafts therefore keep values at some places of such chains, so that the
 chain runs again piece by piece (Chen et al. 2016, Training deep nets with sublinear memory cost, section 3). If the live bytes
-after the moment still exceed the limit, drafts come from the cuts that bracket lower limits.
+after the moment still exceed the limit, drafts come from the two cuts of lower limits. The functions raise no errors, except as
+stated.
 """
 
 from __future__ import annotations
@@ -38,17 +40,18 @@ class TwoCutsParameters(Parameters, frozen=True):
     """Parameters of drafts from two cuts."""
 
     large: int = 1000
-    """Operators from which on a graph is large, and drafts from two cuts come before all other methods."""
+    """Number of operators from which on a graph is large, and drafts from two cuts come before all other methods."""
     most_added: int = 300_000
-    """Operators times additions of runs that may repair a draft of a large graph, at most."""
+    """Largest number of additions of runs that may repair a draft of a large graph, times the number of operators."""
     places: tuple[int, ...] = (1, 2, 3, 5, 7, 11, 15, 23, 31)
     """Numbers of places at which values of chains are kept, which are tried one after the other."""
     misses: int = 2
-    """Numbers of places without an improvement after which no more numbers are tried."""
+    """How many numbers of places are tried without an improvement before no more are tried."""
     aims: int = 7
-    """Steps into which the range from the limit down to the fewest bytes at the moment is divided, to try lower limits."""
+    """Number of steps into which the range from the limit down to the fewest bytes at the moment is divided, to try lower
+    limits."""
     halvings: int = 3
-    """Halvings of the last of these steps, to find the highest lower limit."""
+    """How many times the last of these steps is halved, to find the highest lower limit."""
 
 
 PARAMS = parameters(TwoCutsParameters, __name__)
@@ -97,6 +100,9 @@ class TwoCuts:
     ) -> list[int]:
         """A sequence between the two cuts that ``moments`` has computed last, within the limit up to the moment if possible.
 
+        If it is not possible, the sequence uses the expensive cut alone. Raises AssertionError if no two cuts have been
+        computed.
+
         Parameters
         ----------
         limit
@@ -108,7 +114,7 @@ class TwoCuts:
         is_whole
             Whether the whole sequence has to be within the limit, not only the part up to the moment.
         places
-            Number of places of a recomputed chain at which values are kept.
+            Number of places of a recomputed chain at which values are kept (:meth:`still_recomputed`).
         """
         assert self.moments.bracketing_cuts is not None
         low, high = self.moments.bracketing_cuts
@@ -128,8 +134,9 @@ class TwoCuts:
     def still_recomputed(self, again: Collection[int], places: int) -> Collection[int]:
         """The operators of ``again`` that still run again if values are kept at ``places`` places, spread evenly over them.
 
-        A place lies between two of these operators. Of the places nearby, the one is taken at which the fewest bytes are passed
-        from operators before it to operators after it.
+        A place lies between two of these operators. Around each of the evenly spread places, the place is taken at which the
+        fewest bytes, but not none, are passed from operators before it to operators after it. With 0 places, all of ``again``
+        still run again.
         """
         if not places:
             return again
@@ -194,8 +201,8 @@ def drafts(
 ) -> list[list[int]] | None:
     """Make drafts, which need not be within the limit; the most promising draft comes first.
 
-    The first cuts are at the moment with the most live bytes. As long as the bound rises, further cuts are at the moment at
-    which the last draft exceeds the limit most.
+    The first cuts are at the moment with the most live bytes. Each further pair of cuts is at the moment at which the last
+    draft exceeds the limit most, as long as the bound rises.
 
     Parameters
     ----------
@@ -212,13 +219,14 @@ def drafts(
     first
         The first moment, as a list of one operator; by default the one with the most live bytes.
     is_thorough
-        Whether drafts that exceed the limit after the moment are also tried with kept values in chains, and from the cuts that
-        bracket lower limits.
+        Whether to make further drafts: with kept values in chains and, if none of these is within the limit, from the two cuts
+        of lower limits.
 
     Returns
     -------
     list of list of int or None
-        The drafts. None if it is proven that no plan is within the limit.
+        The drafts; empty if the cuts prove no added cost, or if the search was stopped at once. None if it is
+        proven that no plan is within the limit.
     """
     sequences: list[list[int]] = []
     chain, best = first_moments(insertion.structure, 1) if first is None else [*first], 0
@@ -249,10 +257,11 @@ def drafts(
 def drafts_within(
     cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False, numbers: Sequence[int] = PARAMS.places
 ) -> list[list[int]]:
-    """Sequences within the limit, each cheaper than those before.
+    """Sequences within the limit in bytes, each cheaper than those before; empty if none is found.
 
     They use the expensive cut for a few more parts, which costs less than repairing a draft by adding runs. Values of chains
-    are kept at the given ``numbers`` of places. The numbers are tried one after the other, as long as that helps.
+    are kept at 0 places, and then at the given ``numbers`` of places. The numbers are tried one after the other, as long as
+    that helps. ``cuts`` must have computed its two cuts.
     """
     sequences: list[list[int]] = []
     best, misses = 1 << 62, 0
@@ -273,10 +282,10 @@ def drafts_within(
 
 
 def drafts_by_lower_limits(cuts: TwoCuts, limit: int, should_stop: Callable[[], bool] = lambda: False) -> list[list[int]]:
-    """Sequences within the limit from cuts that bracket lower limits, for moments after which too many bytes stay live.
+    """Sequences within the limit from the two cuts of lower limits, for moments after which too many bytes stay live.
 
     The search is for the highest lower limit that gives such a sequence, so that the memory at the moment is used as fully as
-    possible.
+    possible. The cheapest sequence comes last. The list is empty if no lower limit gives a sequence.
     """
     moments, moment, found = cuts.moments, cuts.moment, list[list[int]]()
 

@@ -43,12 +43,10 @@ def test_new_placements_with_the_runtime(tmp_path: Path) -> None:
         pytest.skip("STOWPLAN_LLAMA_BUILD and STOWPLAN_LLAMA_ORACLE name no build of llama.cpp")
     from benchmarks.llama.bytes import compare
     from benchmarks.llama.rig import Rig
-    from stowplan.backends.llama.machine import machine_of
     from stowplan.backends.llama.oracle import Oracle
 
-    machine = machine_of({"host": {"free_mib": 1}}, "rig")
     with Rig(Path(build), [{}, {}, {}]) as rig:
         for name in MAKERS:
             path = write_model(name, tmp_path)
-            row, _ = compare(read_model(path), Oracle(Path(oracle), path, machine, rig.servers), rig, 10, 11)
+            row, _ = compare(read_model(path), Oracle(Path(oracle), path, rig.servers), rig, 10, 11)
             assert (row[3], row[5]) == ("0", "0"), row

@@ -12,6 +12,7 @@ from stowplan.backends.llama.emit import emitted
 from stowplan.backends.llama.flags import command_of, placement_of, text_of
 from stowplan.backends.llama.lowering import Request, problem_of
 from stowplan.backends.llama.model import Context, read_model
+from stowplan.backends.llama.oracle import Oracle
 from stowplan.backends.llama.planning import Summary, lines_of
 from stowplan.errors import StowplanError, UsageError
 from stowplan.models.llm_placement.plan import plan_of
@@ -186,8 +187,30 @@ def test_what_the_runtime_says_must_make_sense(tmp_path: Path) -> None:
     for text, message in (
         ("echo nonsense", "has 1 answers for 1 placements|says 'nonsense', expected bytes of buffers"),
         ("true", "has 0 answers for 1 placements"),
+        (r"read -r line; printf 'CUDA0\tmany\t0\t1;\n'", r"says 'CUDA0\\tmany\\t0\\t1;', expected bytes of buffers"),
     ):
         program.write_text(f"#!/bin/sh\n{text}\n")
         program.chmod(0o755)
         with pytest.raises(StowplanError, match=message):
             llama.plan(path, there, context=512, prompt=64, generate=64, oracle=program)
+
+
+def test_the_oracle_is_told_of_no_devices_and_of_all_apart(tmp_path: Path) -> None:
+    program = tmp_path / "oracle"
+    # The name of the only buffer is the field of -dev.
+    program.write_text("#!/bin/sh\ntr '\\t' '@' | cut -d @ -f 6 | sed 's/.*/-&\\t1\\t2\\t3;/'\n")
+    program.chmod(0o755)
+    asked = [["-c", "512", *words] for words in ([], ["-dev", "none"], ["-dev", "CUDA0,CUDA1"])]
+    answers = Oracle(program, tmp_path / "model.gguf").ask(asked)
+    assert [*map(list, answers)] == [["-"], ["-none"], ["-CUDA0,CUDA1"]]
+
+
+def test_an_oracle_that_takes_too_long_is_no_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stowplan.backends.llama.oracle.PATIENCE", 0.01)
+    program = tmp_path / "oracle"
+    program.write_text("#!/bin/sh\nexec sleep 300\n")
+    program.chmod(0o755)
+    with pytest.raises(StowplanError, match=r"takes more than 0.02 s for 2 placements; it was stopped"):
+        Oracle(program, tmp_path / "model.gguf").ask([["-c", "512"]] * 2)
+    with pytest.raises(StowplanError, match="missing: cannot be run: "):
+        Oracle(tmp_path / "missing", tmp_path / "model.gguf").ask([["-c", "512"]])

@@ -154,13 +154,22 @@ def test_what_is_too_large_to_decide_is_not_called_wrong(monkeypatch: pytest.Mon
         # The index is at most 3, and interval arithmetic bounds it by 5.
         b.build(b.copy("digits", (6,), lambda i: x[i], (4,), lambda i: i % 4 + i // 4 * 2))
 
+    def many() -> None:
+        b = Builder("b")
+        x = b.input("x", (6,))
+        # More iterations than elements, of which no box is known.
+        b.build(b.copy("many", (6,), lambda i: x[i], (4,), lambda i: i % 4))
+
     parts()
     digits()
+    many()
     monkeypatch.setattr("stowplan.hardware.affine.check.MAX_POINTS", 4)
     with bad("cannot show that all of tensor 'whole' is written before it is read", "operator tanh"):
         parts()
     with bad("cannot show that its writes of 'digits' stay within .4.", "operator digits"):
         digits()
+    with bad("cannot show that all of tensor 'many' is written before it is read", "outputs"):
+        many()
 
 
 def test_writing_after_reading() -> None:
