@@ -23,7 +23,6 @@ from benchmarks.llama.architectures import MAKERS, write_model
 from benchmarks.llama.rig import Rig
 from stowplan.backends.llama.flags import placement_of
 from stowplan.backends.llama.lowering import estimated_compute
-from stowplan.backends.llama.machine import machine_of
 from stowplan.backends.llama.model import ARCHITECTURES, LanguageModel, read_model, spilled_parts
 from stowplan.backends.llama.oracle import Oracle, device_of
 
@@ -88,14 +87,12 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help="Write placements with the runtime's bytes as JSON.")
     arguments = parser.parse_args()
     rows, recorded = [], {}
-    machine = machine_of({"host": {"free_mib": 1}}, "rig")
     with tempfile.TemporaryDirectory() as folder, Rig(arguments.build, [{}, {}, {}]) as rig:
         for name in arguments.models:
             path = write_model(name, Path(folder))
             model = read_model(path)
-            row, records = compare(
-                model, Oracle(arguments.oracle, path, machine, rig.servers), rig, arguments.placements, arguments.seed
-            )
+            oracle = Oracle(arguments.oracle, path, rig.servers)
+            row, records = compare(model, oracle, rig, arguments.placements, arguments.seed)
             rows.append(row)
             recorded[name] = records
             print(*row, file=sys.stderr, flush=True)

@@ -270,14 +270,12 @@ def plan_said(problem: Problem, model: LanguageModel, words: Sequence[str]) -> P
     return plan_of(problem, memories, spilled, 0)
 
 
-def machine_for(case: Case, hop: float, compute: float | None) -> Machine:
+def machine_for(case: Case, hop: float, compute: float) -> Machine:
     """The case's machine, with its true speeds; the link's latency in microseconds, intermediate results in MiB."""
     rows: list[dict[str, Any]] = []
     for number, (weights, cache, memory) in enumerate(case.devices):
         row = {"name": f"RPC{number}", "free_mib": memory, "margin_mib": MARGIN, "weight_gbs": weights, "cache_gbs": cache}
-        rows.append({**row, "tflops": 1e6, "link_gbs": 1.0, "link_us": hop})
-    if compute is not None:
-        rows = [{**row, "compute_mib": compute} for row in rows]
+        rows.append({**row, "tflops": 1e6, "link_gbs": 1.0, "link_us": hop, "compute_mib": compute})
     host = {"free_mib": 8000, "weight_gbs": case.host[0], "cache_gbs": case.host[1], "tflops": 1e6}
     return machine_of({"host": host, "device": rows, "calibration": {"error": ERROR}}, "rig")
 
@@ -327,7 +325,7 @@ def prepare(name: str, build: Path, program: Path, path: Path, hop: float, place
     case, model = CASES[name], read_model(path)
     request = case.request()
     with Rig(build, *devices_of(case)) as rig:
-        oracle = Oracle(program, path, machine_for(case, hop, None), rig.servers)
+        oracle = Oracle(program, path, rig.servers)
         machine = machine_for(case, hop, compute_mib(oracle, rig, len(model.layers), case.context))
         words = [_named(word, rig) for word in rig.fit(path, case.context, MICRO_BATCH, MARGIN)]
     problem = problem_of(model, machine, request, [MICRO_BATCH])
@@ -353,9 +351,7 @@ def measure(prepared: Prepared, build: Path, program: Path, rounds: int) -> Outc
         close = [run for run in runs[2:] if max(run.predicted or 0, run.rate) >= (1 - CLOSE) * best][:FIRST]
         for run in [*runs[:2], *close] * (rounds - 1):
             run.rates += rig.rates(prepared.path, rig.raw(run.words), case.depth, MICRO_BATCH)
-        within = is_within(
-            Oracle(program, prepared.path, prepared.machine, rig.servers), rig, prepared.machine, summary.command
-        )
+        within = is_within(Oracle(program, prepared.path, rig.servers), rig, prepared.machine, summary.command)
     return Outcome(prepared.name, summary.recommended, summary.reason, summary.is_proven, within, runs)
 
 

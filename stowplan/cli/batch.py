@@ -24,8 +24,14 @@ if TYPE_CHECKING:
     from stowplan.portfolio.batch.records import Record
     from stowplan.portfolio.batch.task import Item
 
+#: Help texts that replace the general ones.
+_TEXTS = {
+    "time_limit": "Time limit for each input. Reading the input is included.",
+    "workers": "Maximum number of processes that search at the same time for the plan of one input.",
+}
 
-@with_options(SHARED, search=SEARCH_OPTIONS, texts={"time_limit": "Time limit for each input. Reading the input is included."})
+
+@with_options(SHARED, search=SEARCH_OPTIONS, texts=_TEXTS)
 def batch_command(
     suites: Suites,
     output: Annotated[
@@ -57,9 +63,9 @@ def batch_command(
         int | None,
         setting(
             "SIZE",
-            "Limit on the total memory of all inputs that are solved at the same time, for example 16GB. If memory_limit is "
-            "given as well, fewer inputs run at the same time if necessary; otherwise, each process gets an equal part of "
-            "the limit. By default, there is no limit.",
+            "Budget for the total memory of all inputs that are solved at the same time, for example 16GB. If memory_limit is "
+            "given as well, fewer inputs run at the same time if necessary. Without memory_limit, each process gets an equal "
+            "part of the budget. By default, there is no budget.",
         ),
     ] = None,
     scheduler: Annotated[

@@ -13,8 +13,11 @@ from stowplan.cli.output import say_json
 from stowplan.frontends.options import ReadOptions
 from stowplan.kernel.context import Options
 
+#: Help texts that replace the general ones.
+_TEXTS = {"workers": "Maximum number of processes that search at the same time for the plan of one request."}
 
-@with_options(inputs=(), search=("workers", "memory_limit"))
+
+@with_options(inputs=(), search=("workers", "memory_limit"), texts=_TEXTS)
 def serve_command(
     jobs: Annotated[
         int,

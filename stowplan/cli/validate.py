@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 #: Help texts that replace the general ones.
 _TEXTS = FAST_MEMORY | {
     "time_limit": "Time limit for each problem. Reading the input, finding the optimum, and making the plans of the "
-    "networks are included."
+    "policy and of the untrained network are included."
 }
 
 
@@ -47,8 +47,8 @@ def validate_command(
         int,
         setting(
             "N",
-            "Number of plans that are drawn at random from the probabilities that each network states, in addition to its "
-            "most likely plan. The default is 16.",
+            "Number of plans that the policy and the untrained network each make in addition to their most likely plan. The "
+            "decisions of these plans are drawn at random, with the probabilities that the network states. The default is 16.",
         ),
     ] = 16,
     solves: Annotated[

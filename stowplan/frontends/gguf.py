@@ -104,12 +104,12 @@ class GgufFile:
     """The header of a model."""
 
     path: Path
-    """The file that was named; of a split model, one of several files."""
+    """The file that was named; of a split model, the first of its files."""
     metadata: dict[str, Any]
-    """Values of the named file by their keys. Arrays of numbers are lists, and arrays of strings are :class:`Strings`. A string
+    """Values of this file by their keys. Arrays of numbers are lists, and arrays of strings are :class:`Strings`. A string
     of more than 64 KiB is replaced by an empty one."""
     tensors: list[Tensor] = field(default_factory=list)
-    """The tensors of the whole model: first those of the named file, then those of the other files in their order."""
+    """The tensors of the whole model; of a split model, those of all files in the order of the files."""
 
     @property
     def architecture(self) -> str:
@@ -130,28 +130,53 @@ def is_gguf(data: bytes) -> bool:
 def read_gguf(path: str | Path) -> GgufFile:
     """Reads the header of a model. If the model is split into several files, the headers of all of them are read.
 
-    A split model has the number of its files in its metadata (``split.count``). If the file is not named like a part of one
-    (``NAME-00001-of-00003.gguf``), only this file is read.
+    A split model has the number of its files in its metadata (``split.count``). Any of its files may be named; the metadata are
+    those of the first one, as in llama.cpp. If the file is not named like a part of one (``NAME-00001-of-00003.gguf``), only
+    this file is read.
 
     Raises
     ------
     InputError
         The file cannot be read, is no GGUF file or one of another version, is damaged, or has a tensor of a type that is not in
-        :data:`TYPES`; or one of the files of a split model is missing.
+        :data:`TYPES`; or one of the files of a split model is missing, or has another number of files in its name than in its
+        metadata.
     """
-    path = Path(path)
-    first = _read(path)
-    count = first.metadata.get("split.count", 1)
-    if not isinstance(count, int):
-        raise InputError(f"found {brief(repr(count), 40)}, expected a number", source=path, place="split.count")
-    match = _SPLIT.fullmatch(path.name)
-    if count <= 1 or match is None:
-        return first
-    for number in range(1, count + 1):
-        other = path.with_name(f"{match[1]}-{number:05d}-of-{match[3]}.gguf")
-        if other != path:
-            first.tensors.extend(_read(other).tensors)
+    named = _read(Path(path))
+    match = _SPLIT.fullmatch(named.path.name)
+    # A model that was merged from several files has the count 0.
+    if _split_count(named) == 0 or match is None:
+        return named
+    number, count = int(match[2]), int(match[3])
+    if not 1 <= number <= count:
+        raise InputError(f"found file {number} of {count} by its name, expected a file from 1 to {count}", source=named.path)
+    _check_count(named, count)
+    parts = []
+    for part in range(1, count + 1):
+        other = named.path.with_name(f"{match[1]}-{part:05d}-of-{match[3]}.gguf")
+        parts.append(named if part == number else _read(other))
+        _check_count(parts[-1], count)
+    first, *others = parts
+    for file in others:
+        first.tensors.extend(file.tensors)
     return first
+
+
+def _check_count(file: GgufFile, count: int) -> None:
+    """Raises InputError if the metadata of a file of a split model have another number of files than its name."""
+    found = _split_count(file)
+    if found != count:
+        raise InputError(f"found {found}, expected {count}, as in the name of the file", source=file.path, place="split.count")
+
+
+def _split_count(file: GgufFile) -> int:
+    """The number of files of a model by the metadata of one of them; 0 if they do not have it.
+
+    Raises InputError if it is no number.
+    """
+    count = file.metadata.get("split.count", 0)
+    if not isinstance(count, int):
+        raise InputError(f"found {brief(repr(count), 40)}, expected a number", source=file.path, place="split.count")
+    return count
 
 
 def _read(path: Path) -> GgufFile:

@@ -90,7 +90,7 @@ def check_user_sizes(graph: Any, user_sizes: UserSizes) -> None:
         shape = user_sizes.shapes.get(value.name)
         inferred = tuple(size.dim_value for size in value.type.tensor_type.shape.dim)
         if shape is not None and is_fixed(value.type) and inferred != shape:
-            message = f"found --shape {as_typed(shape)}, expected {as_typed(inferred)}, by what else is told"
+            message = f"found --shape {as_typed(shape)}, expected {as_typed(inferred)}, which follows from the other sizes"
             raise InputError(message, place=f"value {value.name}")
 
 
@@ -121,18 +121,18 @@ def _user_dims(graph: Any, user_sizes: UserSizes, numbers: set[str]) -> dict[str
     names = {part for name in set(open_sizes) if name for part in (name, *_parts(name))}
     for name in user_sizes.dims:
         if name not in names | numbers:
-            raise InputError(f"found --dim {name}, expected {_one_of(names, 'an open size')}")
+            raise InputError(f"found --dim {name}, expected {_one_of(names, 'an', 'open size')}")
     dims = dict(user_sizes.dims)
     for name, shape in user_sizes.shapes.items():
         places = [value for inner in graphs for value in _values(inner, name)]
         if not places:
-            raise InputError(f"found --shape {name}, expected {_one_of([value.name for value in graph.input], 'a value')}")
+            raise InputError(f"found --shape {name}, expected {_one_of([value.name for value in graph.input], 'a', 'value')}")
         for value in places:
             _unify(value, shape, dims)
     for name, size in dims.items():
         computed = _number(name, {other: dims[other] for other in dims if other != name})
         if computed not in (None, size):
-            raise InputError(f"found the size {size} for {name!r}, expected {computed}, by what else is told")
+            raise InputError(f"found the size {size} for {name!r}, expected {computed}, which follows from the other sizes")
     return dims
 
 
@@ -194,7 +194,8 @@ def _check_inputs(graph: Any) -> None:
         first = first or value.name
     if typed:
         raise InputError(
-            f"found open sizes of inputs, expected them told, for example: {' '.join(typed)}", place=f"input {first}"
+            f"found open sizes of inputs, expected options that fix them, for example: {' '.join(typed)}",
+            place=f"input {first}",
         )
 
 
@@ -212,10 +213,10 @@ def _is_open(size: Any) -> bool:
     return not size.HasField("dim_value")
 
 
-def _one_of(names: Any, what: str) -> str:
-    """Text that lists up to 20 names of a model for an error message; ``what`` says what they name: ``a value``."""
+def _one_of(names: Any, article: str, noun: str) -> str:
+    """Text that lists up to 20 names of a model for an error message; ``noun`` says what they name: ``value``."""
     shown = ", ".join(sorted(names)[:20])
-    return f"{what} of the model: {shown}" if shown else f"none: the model has not {what}"
+    return f"{article} {noun} of the model: {shown}" if shown else f"no such option: the model has no {noun}s"
 
 
 def _parts(name: str) -> list[str]:

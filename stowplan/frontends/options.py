@@ -190,9 +190,9 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         Option(
             GRAPHS,
             "WHAT",
-            "Which operators of an ONNX model, a .pt2 program or HLO may write their result over an operand: element-wise "
-            "operators, if your runtime does this (elementwise), or no operators (none). The default is elementwise for "
-            "the targets order and rematerialization, and none for all other targets.",
+            "Which operators of an ONNX model, a .pt2 program or HLO (not of a TensorFlow Lite model) may write their result "
+            "over an operand: element-wise operators, if your runtime does this (elementwise), or no operators (none). "
+            "The default is elementwise for the targets order and rematerialization, and none for all other targets.",
             is_shared=False,
         ),
     ] = None

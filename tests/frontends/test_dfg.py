@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,25 @@ def test_bad_expressions() -> None:
         trace(lambda a: None)
 
 
+def test_operations_outside_of_a_loop_body_are_refused() -> None:
+    kept: list[Any] = []
+    trace(lambda a: kept.append(a) or a + 1)  # type: ignore[func-returns-value]
+    (value,) = kept
+    uses: list[Callable[[], Any]] = [
+        carried,
+        lambda: select(1, 2, 3),
+        lambda: minimum(1, 2),
+        lambda: maximum(1, 2),
+        lambda: value + 1,
+        lambda: 2 - value,
+        lambda: -value,
+        lambda: value**2,
+    ]
+    for use in uses:
+        with pytest.raises(UsageError, match=r"expected it in a function that trace\(\) runs"):
+            use()
+
+
 def test_equal_work_is_done_once_and_dead_work_never() -> None:
     graph = trace(lambda a, b: ((a + b) * (a + b), (a - b, 0)[1] + (a + b))[0])
     assert ops(graph) == ["add", "mul"]
@@ -286,6 +306,8 @@ def test_inputs() -> None:
     assert [variable.id for variable in copied.variables] == ["1@2", "1@3"]
     with pytest.raises(UsageError, match="variables, copies, instructions"):
         lower(graph, inputs="magic")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="found memory 'bogus', expected one of instructions, asynchronous"):
+        lower(graph, memory="bogus")  # type: ignore[arg-type]
 
 
 def star(readers: int, carried_by: int = 0) -> Dfg:

@@ -49,6 +49,42 @@ def test_version_2_and_models_in_several_files(tmp_path: Path) -> None:
         read_gguf(tmp_path / "m-00001-of-00003.gguf")
 
 
+def test_any_file_of_a_split_model_may_be_named(tmp_path: Path) -> None:
+    paths = [tmp_path / f"m-{number:05d}-of-00002.gguf" for number in (1, 2)]
+    write_gguf(paths[0], KEYS | {"split.count": 2}, [TensorSpec("t1", "F32", (4,))])
+    # gguf-split writes the keys of the model only into the first file.
+    write_gguf(paths[1], {"split.count": 2}, [TensorSpec("t2", "F32", (4,))])
+    first, second = map(read_gguf, paths)
+    assert first == second
+    assert second.path == paths[0]
+    assert second.architecture == "llama"
+    assert [each.name for each in second.tensors] == ["t1", "t2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "message"),
+    [
+        ("m-00001-of-00002", 3, r"m-00001-of-00002\.gguf: split\.count: found 3, expected 2, as in the name of the file"),
+        ("m-00001-of-00002", 1, "found 1, expected 2"),
+        ("m-00003-of-00002", 2, "found file 3 of 2 by its name, expected a file from 1 to 2"),
+        ("m-00000-of-00002", 2, "found file 0 of 2 by its name"),
+        ("m-00001-of-00002", "2", r"split\.count: found '2', expected a number"),
+    ],
+)
+def test_files_of_a_split_model_must_fit_their_names(tmp_path: Path, name: str, count: int | str, message: str) -> None:
+    path = tmp_path / f"{name}.gguf"
+    write_gguf(path, KEYS | {"split.count": count}, [TensorSpec("t", "F32", (4,))])
+    with pytest.raises(InputError, match=message):
+        read_gguf(path)
+
+
+def test_whole_models_may_be_named_like_a_file_of_a_split_one(tmp_path: Path) -> None:
+    path = tmp_path / "m-00001-of-00002.gguf"
+    for keys in (KEYS, KEYS | {"split.count": 0}):
+        write_gguf(path, keys, [TensorSpec("t", "F32", (4,))])
+        assert len(read_gguf(path).tensors) == 1
+
+
 def test_every_shortened_header_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     write_gguf(path, KEYS, [TensorSpec("t", "Q8_0", (64, 2))])

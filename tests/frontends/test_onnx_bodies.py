@@ -211,7 +211,7 @@ def test_shapes_inside_graphs_may_be_told(is_known: bool, tmp_path: Path) -> Non
     with pytest.warns(UnmodelledWarning, match="nothing is known of a mine::Fused"):
         problem = stowplan.read(path, "arena", shape={"f": (2, 5)})
     assert {buffer.size for buffer in problem.buffers if buffer.id not in "xc"} == {40}
-    with pytest.raises(InputError, match="found --shape 4, expected 2x5, by what else is told"):
+    with pytest.raises(InputError, match="found --shape 4, expected 2x5, which follows from the other sizes"):
         stowplan.read(path, "arena", shape={"f": (2, 5), "z" if not is_known else "y": (4,)})
 
 

@@ -43,7 +43,7 @@ def simple(path: Path, shape: Any) -> Path:
 def test_open_sizes_are_told_by_name_or_by_shape(target: str, tmp_path: Path) -> None:
     path = simple(tmp_path / "open.onnx", ["batch", 3, None, "w"])
     fixed = stowplan.read(simple(tmp_path / "fixed.onnx", [2, 3, 4, 5]), target)
-    with pytest.raises(InputError, match=r"expected them told, for example: --shape x=1x3x224x224$"):
+    with pytest.raises(InputError, match=r"expected options that fix them, for example: --shape x=1x3x224x224$"):
         stowplan.read(path, target, dim={"w": 224})
     for given in ({"shape": {"x": (2, 3, 4, 5)}}, {"dim": ["batch=2"], "shape": ["x=2x3x4x5"]}):
         assert getattr(stowplan.read(path, target, **given), "tensors", None) == getattr(fixed, "tensors", None)
@@ -84,8 +84,14 @@ def main_code(arguments: list[str]) -> object:
         ({"shape": {"x": (1, 4)}}, "value x: found --shape 1x4, expected 3, as in the model in place of 4"),
         ({"shape": {"x": (2, 3)}, "dim": {"batch": 1}}, "value x: found --shape 2x3, expected 1 for 'batch' in place of 2"),
         ({"shape": {"x": (2, 3), "p": (1, 5)}}, "value p: found --shape 1x5, expected 2 for 'batch' in place of 1"),
-        ({"shape": {"p": (2, 5)}, "dim": {"past": 3}}, "found the size 5 for 'past \\+ 1', expected 4, by what else is told"),
-        ({"shape": {"y": (9, 9), "x": (2, 3), "p": (2, 5)}}, "y: found --shape 9x9, expected 2x8, by what else is told"),
+        (
+            {"shape": {"p": (2, 5)}, "dim": {"past": 3}},
+            "found the size 5 for 'past \\+ 1', expected 4, which follows from the other sizes",
+        ),
+        (
+            {"shape": {"y": (9, 9), "x": (2, 3), "p": (2, 5)}},
+            "y: found --shape 9x9, expected 2x8, which follows from the other sizes",
+        ),
     ],
 )
 def test_what_contradicts_is_refused(given: dict[str, Any], message: str, tmp_path: Path) -> None:
@@ -97,6 +103,12 @@ def test_what_contradicts_is_refused(given: dict[str, Any], message: str, tmp_pa
     assert "\n" not in str(error.value)
     problem = stowplan.read(path, "order", dim={"batch": 2, "past": 4})
     assert [tensor.size for tensor in problem.tensors] == [24, 40, 64]
+
+
+def test_a_model_without_open_sizes_takes_no_option_for_them(tmp_path: Path) -> None:
+    path = save(tmp_path / "fixed.onnx", [node("Relu", "x", "y")], [info("x", [2, 3])])
+    with pytest.raises(InputError, match=r"found --dim batch, expected no such option: the model has no open sizes$"):
+        stowplan.read(path, "arena", dim={"batch": 1})
 
 
 @pytest.mark.parametrize(

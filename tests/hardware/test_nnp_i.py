@@ -137,6 +137,20 @@ def test_bad_targets(old: str, new: str, message: str) -> None:
         decode_target(text.replace(old, new, 1).encode(), source="mine")
 
 
+def test_targets_without_tiers_or_precisions_are_refused_with_the_file(tmp_path: Path) -> None:
+    from importlib import resources
+
+    text = (resources.files("stowplan.hardware.nnp_i") / "nnp-i.toml").read_text()
+    begin, first, rest = text.partition("[[tiers]]")
+    path = tmp_path / "mine.toml"
+    path.write_text(f"{begin}tiers = []\n{(first + rest)[(first + rest).index('[compute') :]}")
+    with pytest.raises(InputError, match=r"mine\.toml: tiers: found no tiers, expected at least one$"):
+        load_target(path)
+    path.write_text(f"compute = {{}}\n{text[: text.index('[compute')]}{text[text.index('[overhead]') :]}")
+    with pytest.raises(InputError, match=r"mine\.toml: compute: found no precisions, expected at least one$"):
+        load_target(path)
+
+
 def test_unknown_target_and_precision(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found target 'nnp', expected one of"):
         load_target("nnp")

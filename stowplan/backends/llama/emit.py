@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
 from stowplan.backends.llama.flags import text_of
 from stowplan.backends.llama.planning import Summary
+from stowplan.errors import UsageError, brief
 
 #: From an option to the environment variable and to the key of a preset that llama.cpp reads for it.
 _KEYS = {
@@ -22,6 +26,9 @@ _KEYS = {
     "-ot": ("LLAMA_ARG_OVERRIDE_TENSOR", "override-tensor"),
 }
 
+#: What values cannot have in files of environment variables, and in presets, where ``#`` and ``;`` begin a comment anywhere.
+_NOT_IN_ENV, _NOT_IN_INI = re.compile(r"[\r\n]"), re.compile(r"[#;\r\n]|^[ \t]|[ \t]$")
+
 
 def emitted(summary: Summary, suffix: str) -> str:
     """Returns the text of a file with the recommended options.
@@ -31,13 +38,31 @@ def emitted(summary: Summary, suffix: str) -> str:
     summary
         The recommended placement; ``summary.command`` has its options, each a flag and a value.
     suffix
-        ``.env`` for environment variables, ``.ini`` for a preset; any other suffix gives a shell script.
+        ``.env`` for environment variables, ``.ini`` for a preset; any other suffix gives a shell script. Values of environment
+        variables are not quoted, as ``docker run --env-file`` takes them.
+
+    Raises
+    ------
+    UsageError
+        The path of the model or another value has a character that a preset or a file of environment variables cannot have,
+        because neither has a way to quote it.
     """
     words = summary.command
     pairs = list(zip(words[::2], words[1::2], strict=True))
     if suffix == ".env":
+        _check(pairs, "a file of environment variables", _NOT_IN_ENV, "line breaks")
         return "".join(f"{_KEYS[flag][0]}={value}\n" for flag, value in pairs)
     if suffix == ".ini":
-        lines = [f"[{summary.model}]", f"model = {summary.file}", *(f"{_KEYS[flag][1]} = {value}" for flag, value in pairs)]
+        _check([("-m", summary.file), *pairs], "a preset", _NOT_IN_INI, "#, ;, line breaks and outer spaces")
+        # The name of the model, which is any text from its file, is only a label here.
+        name = re.sub(r"[\[\]\s]+", " ", summary.model).strip() or "model"
+        lines = [f"[{name}]", f"model = {summary.file}", *(f"{_KEYS[flag][1]} = {value}" for flag, value in pairs)]
         return "\n".join(lines) + "\n"
-    return f'#!/bin/sh\n# {summary.reason}\nexec llama-server -m "{summary.file}" {text_of(words)} "$@"\n'
+    return f'#!/bin/sh\n# {brief(summary.reason)}\nexec llama-server {text_of(["-m", summary.file, *words])} "$@"\n'
+
+
+def _check(pairs: Sequence[tuple[str, str]], form: str, forbidden: re.Pattern[str], what: str) -> None:
+    """Raises UsageError if the value of an option has something that a form of file cannot have; ``what`` describes it."""
+    for flag, value in pairs:
+        if forbidden.search(value):
+            raise UsageError(f"found the value {value!r} of {flag}, expected one without {what}: {form} cannot have them")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from stowplan.arguments import whole
 from stowplan.backends.llama.machine import Machine, MachineDevice
 from stowplan.backends.llama.model import Context, LanguageModel, ModelLayer, cache_bytes, read_bytes, spilled_parts
 from stowplan.errors import UsageError
@@ -53,8 +54,13 @@ class Request:
     def check(self, model: LanguageModel) -> None:
         """Raise UsageError if a slot has room for fewer tokens than its prompt and its answer have.
 
-        It is also raised if a slot has room for more tokens than the model was trained with.
+        It is also raised if a slot has room for more tokens than the model was trained with, or if one of the numbers is too
+        small: there must be at least one slot and a context of one token, and no negative number of tokens.
         """
+        whole("{} slots", self.slots, least=1)
+        whole("a context of {} tokens", self.context, least=1)
+        whole("a prompt of {} tokens", self.prompt, least=0)
+        whole("an answer of {} tokens", self.generate, least=0)
         each = self.context // self.slots
         if self.prompt + self.generate > each:
             raise UsageError(

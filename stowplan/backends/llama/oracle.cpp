@@ -1,8 +1,9 @@
 // Reports how many bytes llama.cpp allocates for placements, without loading the weights: `oracle MODEL.gguf [HOST:PORT,...]`.
 //
 // Each line of standard input is one placement. Its fields are the values of -ngl, -ts, -ot, -c, -ub, -dev, -np, -ctk and -ctv,
-// separated by tabs. If the field of -dev is empty, llama.cpp uses all devices; if it is "none", it uses none. The answer to a placement is one line. For each buffer it has the name and the bytes of weights, of caches
-// and of intermediate results, separated by tabs; a ';' ends each buffer. The answer begins with FAILED if there is an error.
+// separated by tabs. If the field of -dev is empty, llama.cpp uses all devices; if it is "none", it uses none of them. The
+// answer to a placement is one line. For each buffer it has the name and the bytes of weights, of caches and of intermediate
+// results, separated by tabs; a ';' ends each buffer. The answer begins with FAILED if there is an error.
 #include "ggml-backend.h"
 #include "llama-ext.h"
 #include "llama.h"

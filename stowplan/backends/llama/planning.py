@@ -165,7 +165,7 @@ def plan(
     Parameters
     ----------
     model
-        A GGUF file. If the model is split into several files, the first one.
+        A GGUF file. If the model is split into several files, one of them.
     machine
         A machine, or the path of a machine file. If the speeds of the machine or their error are not known, nothing is
         searched, and the placement of ``--fit`` is recommended.

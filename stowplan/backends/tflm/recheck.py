@@ -56,7 +56,8 @@ def recheck(model_path: str | Path, summary: Summary) -> list[str]:
     Raises
     ------
     InputError
-        The model cannot be read, or the plan cannot be written into it, for example because an offset is 2 GiB or more.
+        The model cannot be read, or the plan cannot be written into it, for example because an offset is 2 GiB or more, or less
+        than -1.
     UsageError
         The plan names a set of kernels that does not exist.
     """

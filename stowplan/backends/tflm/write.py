@@ -115,7 +115,7 @@ def with_offsets(data: bytes, every: Sequence[int]) -> bytes:
     Raises
     ------
     InputError
-        An offset is 2 GiB or more, or the model has data outside of the flatbuffer.
+        An offset is 2 GiB or more or less than -1, or the model has data outside of the flatbuffer.
     """
     return _with_plan(data, every, FlatBuffer(data).vector(FlatBuffer(data).follow(0), schema.MODEL_SUBGRAPHS)[1])
 
@@ -174,6 +174,11 @@ def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, single: _Singl
     if max(every, default=0) >= 1 << 31:
         raise InputError(
             f"found offset {max(every)}, expected less than 2 GiB, the most that the runtime takes", place="tensors"
+        )
+    if min(every, default=0) < AT_RUNTIME:
+        raise InputError(
+            f"found offset {min(every)}, expected at least 0, or {AT_RUNTIME} for a tensor that the runtime places",
+            place="tensors",
         )
     old = FlatBuffer(data)
     root = old.follow(0)

@@ -235,7 +235,7 @@ class SettingSearch:
         """Make previews, first of given settings, then of settings that the ways propose from the best one so far.
 
         If two settings lead to the same memory-space assignment, the second one is not considered further. Errors of ``make``
-        are raised, and InputError if a preview cannot be read.
+        are raised, and InputError or VerificationError if a preview cannot be read or its plan cannot be made valid.
 
         Parameters
         ----------

@@ -73,6 +73,8 @@ def tune(
         There is no such target, the first result has no estimates of cycles, or it cannot be stored.
     TimeLimitError
         The time limit, or ``compile_limit``, was reached before XLA's default was compiled.
+    VerificationError
+        XLA's plan in the default compilation cannot be made valid.
     """
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     return tune_workload(of_function(function, *arguments, donated=donated, out_shardings=out_shardings), **options)
@@ -137,7 +139,7 @@ def tune_workload(
 
     Raises
     ------
-    CompileError, MissingDependencyError, UsageError, InputError, TimeLimitError
+    CompileError, MissingDependencyError, UsageError, InputError, TimeLimitError, VerificationError
         See :func:`tune`.
     """
     whole("{} compiles", compiles, least=1)

@@ -126,7 +126,8 @@ class Evidence:
     def add(self, knobs: Knobs, compiled: Compiled) -> Trial:
         """Read a compilation, and add its cycles to the table; ``knobs`` is its setting.
 
-        Raises InputError if it cannot be read, has no estimates of cycles, or belongs to another program.
+        Raises InputError if it cannot be read, has no estimates of cycles, or belongs to another program, and VerificationError
+        if XLA's plan in it cannot be made valid.
         """
         module = self.scorer.read(compiled)
         trial = Trial(knobs, compiled, module.assignment(self.signatures), self.scorer.score(module), module.has_fast_memory)
@@ -141,7 +142,7 @@ class Evidence:
         """Read a preview; ``knobs`` is its setting.
 
         The cycles of its steps are those of the latency table, or are predicted if the table does not have them. Raises
-        InputError if the preview cannot be read.
+        InputError if the preview cannot be read, and VerificationError if XLA's plan in it cannot be made valid.
         """
         step_cycles = self._known_cycles
         if not self.trials:

@@ -23,7 +23,7 @@ from stowplan.backends.xla.proposals import WAYS, Proposal, Way
 from stowplan.backends.xla.score import Score
 from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
-from stowplan.errors import InputError, TimeLimitError, brief
+from stowplan.errors import InputError, TimeLimitError, VerificationError, brief
 from stowplan.hardware.costs.signatures import LatencyTable, Predictor
 from stowplan.hardware.targets import Target, xla_chip
 
@@ -105,7 +105,7 @@ class Run:
         UsageError
             The function does not fit the machine.
         VerificationError
-            XLA's plan in a compilation or preview cannot be made valid.
+            XLA's plan in the default compilation cannot be made valid.
         """
         first = self._compiler.compile(DEFAULT.compiler_options(), self._budget.deadline)
         if first.error:
@@ -118,7 +118,7 @@ class Run:
                 self._try([Proposal("all_slow", ALL_SLOW)])
             self._find_flags(default, experience)
             stop = self._loop(default)
-        except (CompileError, InputError, TimeLimitError) as error:
+        except (CompileError, InputError, TimeLimitError, VerificationError) as error:
             # The trials before the error are still returned.
             stop = "failed"
             self._notes += [] if self._budget.deadline.expired else [str(error)]
@@ -357,7 +357,7 @@ class Run:
             try:
                 trial = self._program_of(knobs, result).add(knobs, result)
                 score = trial.score
-            except InputError as unreadable:
+            except (InputError, VerificationError) as unreadable:
                 if not self._trials:
                     raise
                 error = str(unreadable)

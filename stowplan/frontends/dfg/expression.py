@@ -1,7 +1,7 @@
 """Loop bodies written in Python: a function is run once on symbolic values, and its operations become a data-flow graph.
 
 Values of earlier iterations come from :func:`carried`. Outside of a function that :func:`trace` runs, Python's operators on
-symbolic values and the functions of this module raise LookupError.
+symbolic values and the functions of this module raise UsageError.
 
 >>> def distance(x, y, z, x0=0.0, y0=0.0, z0=0.0):
 ...     return (x - x0) ** 2 + (y - y0) ** 2 + (z - z0) ** 2
@@ -50,6 +50,16 @@ class _Trace:
         return self._value_of[op, operands]
 
 
+def _active_trace() -> _Trace:
+    """The trace that is running; raises UsageError if there is none."""
+    try:
+        return _TRACE.get()
+    except LookupError:
+        raise UsageError(
+            "found an operation on values of a loop body outside of a loop body, expected it in a function that trace() runs"
+        ) from None
+
+
 #: A special method of a Python operator, which gets the other operand.
 _Method: TypeAlias = "Callable[[Expression, Term], Expression]"
 
@@ -58,7 +68,7 @@ def _from_left(op: str) -> _Method:
     """The method of a Python operator whose left operand is a value."""
 
     def method(self: Expression, other: Term) -> Expression:
-        return _TRACE.get().add(op, self, other)
+        return _active_trace().add(op, self, other)
 
     return method
 
@@ -67,7 +77,7 @@ def _from_right(op: str) -> _Method:
     """The method of a Python operator whose left operand is a number."""
 
     def method(self: Expression, other: Term) -> Expression:
-        return _TRACE.get().add(op, other, self)
+        return _active_trace().add(op, other, self)
 
     return method
 
@@ -94,7 +104,7 @@ class Expression:
     __gt__ = _from_left("gt")
 
     def __neg__(self) -> Expression:
-        return _TRACE.get().add("neg", self)
+        return _active_trace().add("neg", self)
 
     def __pow__(self, power: int) -> Expression:
         if not isinstance(power, int) or not 1 <= power <= MOST_POWER:
@@ -139,7 +149,7 @@ def carried(initial: float = 0.0) -> Carried:
 
     Call its method ``becomes`` to say which value it is. Otherwise :func:`trace` raises UsageError.
     """
-    active = _TRACE.get()
+    active = _active_trace()
     value = Carried(f"carried {len(active.carried)}", initial)
     active.carried.append(value)
     return value
@@ -151,17 +161,17 @@ def select(condition: Term, when: Term, otherwise: Term) -> Expression:
     This function, :func:`minimum` and :func:`maximum` take values of the loop body and numbers, and raise UsageError for
     anything else.
     """
-    return _TRACE.get().add("select", condition, when, otherwise)
+    return _active_trace().add("select", condition, when, otherwise)
 
 
 def minimum(one: Term, two: Term) -> Expression:
     """The smaller of two values."""
-    return _TRACE.get().add("min", one, two)
+    return _active_trace().add("min", one, two)
 
 
 def maximum(one: Term, two: Term) -> Expression:
     """The larger of two values."""
-    return _TRACE.get().add("max", one, two)
+    return _active_trace().add("max", one, two)
 
 
 def _operand(term: Term) -> Operand:

@@ -222,13 +222,15 @@ def lower(
     Raises
     ------
     UsageError
-        ``inputs`` is unknown, or ``fan_out`` is less than 2 and not 0.
+        ``inputs`` or ``memory`` is unknown, or ``fan_out`` is less than 2 and not 0.
     InputError
         The graph breaks a rule of the problem, or it has asynchronous accesses and the machine has no memory interfaces; the
         message names the place.
     """
     if inputs not in get_args(Inputs):
         raise UsageError(f"found inputs {inputs!r}, expected one of {', '.join(get_args(Inputs))}")
+    if memory not in get_args(Memory):
+        raise UsageError(f"found memory {memory!r}, expected one of {', '.join(get_args(Memory))}")
     target = machine or streaming_engine()
     reading = rules or Rules()
     variables = _inputs_to_variables(graph, copies=inputs == "copies")

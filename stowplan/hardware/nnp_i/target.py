@@ -56,7 +56,7 @@ class Overhead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A chip for tier placement. Construction raises InputError if it has speeds for no precision."""
+    """A chip for tier placement. Construction raises InputError if it has no tiers, or speeds for no precision."""
 
     name: str
     """Name of the target."""
@@ -72,6 +72,8 @@ class TierTarget(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     version: int = VERSION
 
     def __post_init__(self) -> None:
+        if not self.tiers:
+            raise InputError("found no tiers, expected at least one", place="tiers")
         if not self.compute:
             raise InputError("found no precisions, expected at least one", place="compute")
 

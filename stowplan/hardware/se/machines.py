@@ -162,7 +162,10 @@ def describe_machine(name: str) -> str:
     """A short description of the machine of this package with this short name, for lists of machines."""
     long = next((long_name for long_name, short in _LONG_NAMES.items() if short == name), None)
     if long is not None:
-        return f"Streaming Engine (also {long}): a column of tiles with links to the tiles one and two positions away"
+        return (
+            f"Streaming Engine (also {long}), a published CGRA: a column of tiles with links to the tiles one and two "
+            "positions away"
+        )
     if name in _FOREIGN:
         return _FOREIGN[name]
     if name.startswith("satmapit"):

@@ -316,8 +316,9 @@ def solve_closest(problem: Problem, earlier: Sequence[int | None], **search: Unp
     Returns
     -------
     Outcome
-        The best plan found, of status ``optimal`` if it is proven that no plan keeps more offsets. The bound must not be used:
-        it limits the number of buffers that keep their offsets, since the model maximizes this number.
+        The best plan found, of status ``optimal`` if it is proven that no plan keeps more offsets. The bound, like those that
+        ``on_bound`` is called with, is a lower bound on the number of buffers that leave their earlier offsets, including those
+        whose earlier offsets are ignored.
     """
     assert problem.capacity is not None
     attainable = {
@@ -335,7 +336,8 @@ def solve_closest(problem: Problem, earlier: Sequence[int | None], **search: Unp
         built.keeps_offset[at] = variable, offset
     for one, other in _colliding(problem, attainable):
         built.model.add_at_most_one(built.keeps_offset[one][0], built.keeps_offset[other][0])
-    built.model.maximize(sum(variable for variable, _ in built.keeps_offset.values()))
+    count = sum(offset is not None for offset in earlier)
+    built.model.minimize(count - sum(variable for variable, _ in built.keeps_offset.values()))
     return cpsat_runner.find_plan(
         built,
         objective=lambda moved: moved,
@@ -347,7 +349,8 @@ def solve_closest(problem: Problem, earlier: Sequence[int | None], **search: Unp
 def _colliding(problem: Problem, offsets: dict[int, int]) -> list[tuple[int, int]]:
     """Pairs of buffers that would overlap at these offsets; the list ends soon after :data:`MOST_PAIRS` pairs."""
     spans = problem.spans
-    inside = np.isin(spans.owner, np.fromiter(offsets, np.int64, len(offsets)))
+    # A buffer of 0 bytes overlaps nothing, even if its offset lies within another buffer.
+    inside = np.isin(spans.owner, np.fromiter(offsets, np.int64, len(offsets))) & (spans.size[spans.owner] > 0)
     owner, start, end = spans.owner[inside], spans.start[inside], spans.end[inside]
     low = np.array([offsets[number] for number in owner.tolist()], np.int64)
     high = low + spans.size[owner]

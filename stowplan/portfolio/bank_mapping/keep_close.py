@@ -2,7 +2,7 @@
 
 The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Operators and tensors
 are matched by their names. A plan chooses an *option* for each operator, that is, a layout over the banks for each tensor that
-the operator reads or writes, and says for each tensor whether it stays on chip.
+the operator reads or writes. It also says for each tensor whether it stays on chip.
 """
 
 from __future__ import annotations

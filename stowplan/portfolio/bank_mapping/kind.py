@@ -1,8 +1,8 @@
 """The kind ``bank_mapping``: how its plans are verified and described, and which candidates and baselines it has.
 
 A plan chooses how each tensor of a program is spread over the banks of a scratchpad, and which tensors stay on chip. The
-objective is the number of bytes that are copied between banks, times a weight, plus the number of bytes that are moved to or
-from main memory, times another weight. :class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
+objective is a weighted sum of two numbers: the bytes that are copied between banks, and the bytes that are moved to or from
+main memory. :class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
 """
 
 from __future__ import annotations

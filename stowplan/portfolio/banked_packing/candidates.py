@@ -259,9 +259,9 @@ def pack(
     Returns
     -------
     tuple
-        Offsets in bytes from the start of the bank, by the number of the buffer; and ascending or largest first, the numbers of
-        buffers that are proven not to fit into the bank together. At most one of the two is not None. Both are None if the time
-        was too short for a packing and for a proof.
+        First, offsets in bytes from the start of the bank, by the number of the buffer. Second, the numbers of buffers that are
+        proven not to fit into the bank together. At most one of the two is not None. Both are None if the time was too short
+        for a packing and for a proof.
     """
     bank_problem = _bank_problem(problem, bank, numbers)
     ids = {problem.buffers[number].id: number for number in numbers}

@@ -33,8 +33,8 @@ def place(problem: Problem, order: Sequence[int]) -> tuple[Plan | None, list[int
     Returns
     -------
     tuple
-        The plan, or None if no bank has space for some buffer; and the numbers of the buffers that are in no bank, or not in
-        the cheapest bank that may hold them. A buffer without space does not end the placement of the others.
+        First, the plan, or None if no bank has space for some buffer. Second, the numbers of the buffers that are in no bank,
+        or not in the cheapest bank that may hold them. A buffer without space does not end the placement of the others.
     """
     spaces = [FirstFit(bank.capacity) for bank in problem.banks]
     begin = min((buffer.lower for buffer in problem.buffers), default=0)
@@ -63,9 +63,14 @@ def place(problem: Problem, order: Sequence[int]) -> tuple[Plan | None, list[int
 def orders(problem: Problem) -> Iterator[tuple[str, list[int]]]:
     """Yield five orders, each with its name.
 
-    In every order, buffers that may be in fewer banks come first. Among equal ones, the order is descending by size
-    (``by_size``, as in ExecuTorch's greedy planner), number of uses (``by_uses``), uses for each moment of life
-    (``by_density``), bytes that are read and written in total (``by_traffic``), or size times length of life (``by_area``).
+    In every order, buffers that may be in fewer banks come first. Buffers that may be in equally many banks are in descending
+    order of one number, which the name tells:
+
+    - ``by_size``: the size, as in ExecuTorch's greedy planner
+    - ``by_uses``: the number of uses
+    - ``by_density``: the number of uses for each moment of life
+    - ``by_traffic``: the bytes that are read and written in total
+    - ``by_area``: the size times the length of life
     """
     buffers = problem.buffers
     keys: dict[str, Callable[[int], float]] = {

@@ -7,9 +7,9 @@ solving of one input in a process of its own. A *task* is the message that tells
 For each input the batch writes the plan, ``NAME.plan.json``, and with ``settings.certify`` the certificate of the bound,
 ``NAME.proof.json``. Then it writes the *record* with the settings and the result, ``NAME.result.json``
 (:class:`~stowplan.portfolio.batch.records.Record`), and finally a line in the *journal*, one file for all inputs. An input is
-*finished*, and need not be solved again, if its record belongs to the same problem and the same settings and its plan and its
-certificate exist as well. A single process, which holds the lock of the folder, writes all files; the others only compute. Any
-process may therefore be killed at any time, and the next run continues from the files that exist.
+*finished*, and need not be solved again, under two conditions: its record belongs to the same problem and the same settings,
+and its plan and its certificate exist as well. A single process, which holds the lock of the folder, writes all files; the
+others only compute. Any process may therefore be killed at any time, and the next run continues from the files that exist.
 """
 
 from __future__ import annotations

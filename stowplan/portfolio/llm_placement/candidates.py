@@ -2,8 +2,8 @@
 
 A *candidate* is one method of a run of ``solve``. It returns nothing and raises no errors of its own: it reports plans and
 bounds to its :class:`~stowplan.kernel.context.Context`. A plan places the layers of a language model on the host and the
-devices, chooses which parts of a device's layers are *spilled*, that is, stay on the host, and chooses a *micro-batch*, the
-number of tokens of a prompt that are computed at once.
+devices. It chooses which parts of a device's layers are *spilled*, that is, stay on the host. It also chooses a *micro-batch*,
+the number of tokens of a prompt that are computed at once.
 """
 
 from __future__ import annotations

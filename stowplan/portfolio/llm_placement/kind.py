@@ -1,8 +1,8 @@
 """The kind ``llm_placement``: how its plans are verified and described, and which candidates and baselines it has.
 
-A plan places the layers of a language model on the host and the devices, chooses which parts of a device's layers stay on the
-host, and chooses a *micro-batch*, the number of tokens of a prompt that are computed at once. The objective is the time of a
-request in picoseconds. :class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
+A plan places the layers of a language model on the host and the devices. It chooses which parts of a device's layers stay on
+the host. It also chooses a *micro-batch*, the number of tokens of a prompt that are computed at once. The objective is the time
+of a request in picoseconds. :class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
 """
 
 from __future__ import annotations

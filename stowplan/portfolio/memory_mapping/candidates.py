@@ -39,7 +39,7 @@ class SearchParameters(Parameters, frozen=True):
     look_every: float = 0.01
     """Seconds between two calls of :meth:`Context.closed` in other runs."""
     loss: float = 2e-3
-    """Largest loss that a round of ruin and recreate may cause at the beginning, as a fraction of the difference between the
+    """Largest loss that a round of ruin and recreate may cause at the beginning. It is a fraction of the difference between the
     objective of the first plan and the floor, a simple lower bound."""
 
 
@@ -151,8 +151,8 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
 def _schedule(problem: Problem, context: Context) -> Iterator[tuple[float, int]]:
     """Yield, for each slice of the search, the progress from 0 to 1 and the number of rounds to do.
 
-    In a deterministic run, the progress is the part of all rounds that is done; in others, the part of the time that is over,
-    or 0.5 if the time is not limited.
+    In a deterministic run, the progress is the part of all rounds that is done. In other runs, it is the part of the time that
+    is over, or 0.5 if the time is not limited.
     """
     total = context.work(work_rates.MAPPING_ROUNDS, problem.use_count + 50, least=50)
     if total is not None:

@@ -243,7 +243,7 @@ class Guides:
 def learned_hint(problem: Problem, context: Context) -> Hint | None:
     """The hint of the learned guide.
 
-    It is None if it would take too long, if the problem has no uses, or if the guide's file cannot be read; in the last case
+    It is None if it would take too long, if the problem has no uses, or if the guide's file cannot be read. In the last case
     the candidate leaves a note.
     """
     from stowplan.learned_guidance.memory_mapping.guide import guide

@@ -1,6 +1,6 @@
 """Lower bounds by Lagrangian relaxation, computed within milliseconds.
 
-A *use* is the read or write of a tensor by a step, an *access* is all uses of a tensor by one step (:mod:`.arrays`), and a
+A *use* is the read or write of a tensor by a step. An *access* is all uses of a tensor by one step (:mod:`.arrays`). A
 *boundary* is the moment before a step or after the last one. A use is *fast* if it is served from fast memory. Copies are made
 by *channels*, one copy after the other on each.
 

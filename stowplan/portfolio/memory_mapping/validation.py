@@ -157,11 +157,6 @@ def with_uses(problem: Problem, fixed: Mapping[int, bool], objective_ps: int) ->
         the latency table of its step already has the largest number of uses.
     objective_ps
         Objective (ps) of a plan that serves these uses in this way.
-
-    Raises
-    ------
-    InputError
-        The increased latencies are larger than a problem permits.
     """
     penalty = max(problem.all_slow_ps, objective_ps) - problem.floor_ps + 1
     steps, number = [], 0

@@ -17,6 +17,9 @@ The cost is a sum of five numbers, all 0 if no rule is broken:
 - for each value on a recurrence, the number of clocks by which it arrives too late;
 - the number of pairs of timed instructions of one tile that are issued in the same slot, plus, if latencies differ, the number
   of pairs whose results are complete in the same slot.
+
+A *move* changes the tile of a group, or the issue time of a timed instruction, or both. The arrays are those of
+:class:`stowplan.portfolio.modulo_scheduling.body.Data`. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -41,12 +44,13 @@ class AnnealingParameters(Parameters, frozen=True):
     cold: float = 0.05
     """Last temperature, in units of the cost."""
     chunk: int = 100
-    """Moves for each group between two checks of whether to stop."""
+    """Number of moves, divided by the number of groups, between two checks of whether to stop."""
 
 
 PARAMS = parameters(AnnealingParameters, __name__)
 
 
+# The next three numbers are tuned.
 #: A move of a group with timed instructions changes only a time and not the tile with this probability, in per cent.
 _KEEP_TILE = 30
 
@@ -86,8 +90,11 @@ def _random(state: State, below: int) -> int:
 
 @njit_inner
 def _tile_cost_at(data: Data, state: State, group: int, tile: int) -> int:
-    """The cost of a group on ``tile`` if all other groups stay on their tiles: the number of missing links between it and
-    others, plus the number of groups on the tile that must not share a tile with it."""
+    """The cost of a group on ``tile`` if all other groups stay on their tiles.
+
+    It is the number of missing links between this group and other groups, plus the number of groups on the tile that must not
+    share a tile with this one.
+    """
     total = 0
     for at in range(data.link_start[group], data.link_start[group + 1]):
         total += data.excess[data.link_out[at], tile, state.tile[data.link[at]]]
@@ -244,9 +251,10 @@ def _move_group(data: Data, state: State, group: int, tile: int) -> None:
 
 @njit
 def moves(data: Data, state: State, count: int, now: int, hot: float, cold: float) -> int:
-    """Try ``count`` moves at temperatures that fall from ``hot`` to ``cold``; returns the new cost.
+    """Try ``count`` moves, at least 1, at temperatures that fall from ``hot`` to ``cold``; returns the new cost.
 
-    ``now`` is the cost of the state at the start. The function ends early once the cost is 0.
+    ``now`` is the cost of the state at the start. Temperatures are in units of the cost. The function ends early once the cost
+    is 0.
     """
     groups = len(state.tile)
     temperature, ratio = hot, (cold / hot) ** (1.0 / count)
@@ -331,9 +339,10 @@ class Annealing:
     ) -> tuple[list[int], dict[int, int]] | None:
         """Search for a placement that breaks no rule, with at most ``count`` moves.
 
-        Returns the tile of each group, and the issue clock of each timed instruction by its number; None if no such placement
-        was found before ``stop`` returned True or all moves were made. After each chunk of moves, ``on_moves`` is called with
-        the number of moves in the chunk.
+        Returns the tile of each group, and the issue clock of each timed instruction by its number. The result is None if no
+        such placement was found before ``stop`` returned True or all moves were made. It is also None if a pin, or a value from
+        an instruction to itself, rules out this II. After each chunk of moves, ``on_moves`` is called with the number
+        of moves in the chunk.
         """
         body, chunk = self.body, PARAMS.chunk * len(self.body.members)
         if not body.may_fit(ii):

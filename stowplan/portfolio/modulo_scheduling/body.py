@@ -1,8 +1,11 @@
 """Derived data of a loop body on its machine that the heuristics look up often: lists, and flat arrays for compiled code.
 
-The machine has *tiles* (processing elements) with *links* between them. A *group* is a set of instructions that must share a
-tile. A *recurrence* is a cycle of dependences, from one iteration to a later one. The lists do not depend on the initiation
-interval (II), the number of clocks from the start of one iteration to the start of the next.
+The machine has *tiles* (processing elements) with *links* between them; values may also be sent over a second network whose
+latency is not fixed, the *asynchronous fabric*. A *group* is a set of instructions that must share a tile. A *flow* is a set of
+instructions that values over links connect. *Siblings* are groups that must be on different tiles, such as those of the
+consumers of one producer. A *recurrence* is a cycle of dependences, from one iteration to a later one. The lists do not depend
+on the initiation interval (*II*), the number of clocks from the start of one iteration to the start of the next. A *slot* is a
+clock modulo the II. A *pin* fixes the tile, the time or the slot of an instruction. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from stowplan.models.modulo_scheduling.structure import Structure
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
-#: A number that stands for "no path" and for "no limit".
+#: A number of clocks or links that stands for "no path" and for "no limit".
 FAR = 1 << 30
 
 
@@ -29,11 +32,11 @@ class Value(NamedTuple):
     """A value that goes from one instruction to another, or another dependence, as seen from one of the two instructions."""
 
     other: int
-    """Instruction at the other end."""
+    """Number of the instruction at the other end."""
     distance: int
     """Number of iterations by which the target's iteration is later than the source's."""
     clocks: int | None = None
-    """Nominal clocks over the asynchronous fabric; None if the value goes over links."""
+    """Nominal number of clocks over the asynchronous fabric; None if the value goes over links."""
     leaves: bool = False
     """Whether the value goes to the other end; otherwise it comes from there."""
 
@@ -97,7 +100,8 @@ class Body:
     def _apart(self) -> list[list[int]]:
         """For each group, the groups that must be on other tiles.
 
-        They are its siblings. The groups of one start instruction of each flow must also be on different tiles.
+        They are its siblings. The hardware starts one instruction of each flow at a set time, and no tile may have two such
+        instructions. Therefore the groups of the first possible start instruction of each flow must be on different tiles, too.
         """
         pairs = set(self.structure.apart)
         starts = sorted({self.group[choices[0]] for choices in self.structure.start_choices})
@@ -120,9 +124,9 @@ class Body:
         return _steps(linked)
 
     def heights(self, ii: int) -> list[int]:
-        """The least number of clocks from the issue of each instruction to the end of the loop body (Rau 1994, HeightR).
+        """The *height* of each instruction: the least number of clocks from its issue to the end of the loop body (Rau 1994).
 
-        The II must be feasible for all recurrences.
+        The II must be feasible for all recurrences; otherwise the numbers have no meaning.
         """
         height = np.array(self.latency, np.int64)
         edges = [precedence for precedence in self.structure.precedences if precedence.source != precedence.target]
@@ -140,8 +144,10 @@ class Body:
         return [int(clocks) for clocks in height]
 
     def may_fit(self, ii: int) -> bool:
-        """Whether an II suits the pins, and values from an instruction to itself arrive in time and wait no longer than
-        allowed."""
+        """Whether a plan with this II is possible as far as pins and values from an instruction to itself are concerned.
+
+        The pins must permit the II, and the values must arrive in time and wait no longer than allowed.
+        """
         for pin in self.pins.values():
             if pin.slot is not None and (pin.slot >= ii or (pin.time is not None and pin.time % ii != pin.slot)):
                 return False
@@ -193,7 +199,9 @@ class Data(NamedTuple):
     link_out: Ints
     """1 if the value goes to the group in ``link``, 0 if it comes from there."""
     excess: Ints3D
-    """[2, T, T] number of missing links between two tiles, against the direction of a value (0) and along it (1)."""
+    """[2, T, T] number of missing links between a first and a second tile. Index 1 is for a value from the first tile to the
+    second, index 0 for a value in the opposite direction. It is 0 for equal tiles and tiles with a direct link in this
+    direction."""
     apart_start: Ints
     """[G + 1] index of each group's first entry in ``apart``."""
     apart: Ints
@@ -209,7 +217,8 @@ class Data(NamedTuple):
     allowed: Ints2D
     """[G, T] 1 if the group may be on the tile, otherwise 0."""
     hops: Ints2D
-    """[T, T] clocks of a value from tile to tile; if there is no link, an estimate for several links."""
+    """[T, T] clocks of a value from tile to tile. If there is no direct link, it is an estimate: two clocks for each link of a
+    shortest path."""
     near_start: Ints
     """[T + 1] index of each tile's first entry in ``near``."""
     near: Ints
@@ -234,7 +243,8 @@ class Data(NamedTuple):
     wait_distance: Ints
     """Number of iterations between the two instructions."""
     wait_clocks: Ints
-    """Least number of clocks from issue to issue without those of the link: the latency minus the II times the distance."""
+    """Least number of clocks from issue to issue without those of the link: the latency minus the II times the distance. It may
+    be negative. :func:`build` leaves out the II, which :func:`at_ii` subtracts."""
     ii: int
     """The initiation interval."""
 
@@ -247,7 +257,7 @@ def _lists(parts: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
 
 
 def build(body: Body) -> Data:
-    """The arrays of a loop body. :func:`at_ii` sets the fields that depend on the II."""
+    """The arrays of a loop body, without an II. :func:`at_ii` sets the fields that depend on the II."""
     links: list[set[tuple[int, int]]] = [set() for _ in body.members]
     for edge in body.structure.between:
         one, two = body.group[edge.source], body.group[edge.target]
@@ -306,7 +316,7 @@ def build(body: Body) -> Data:
 
 
 def at_ii(data: Data, body: Body, ii: int) -> Data:
-    """The arrays for an initiation interval."""
+    """The arrays for an initiation interval, from the arrays that :func:`build` returns."""
     return data._replace(
         slots=min(ii, body.problem.machine.instruction_depth),
         wait_clocks=data.wait_clocks - ii * data.wait_distance,

@@ -1,8 +1,11 @@
 """The candidates for modulo scheduling: functions of (problem, context) that look for plans or bounds.
 
-A plan gives every instruction of a loop body a tile (a processing element) and a clock. *II* is the initiation interval, the
-number of clocks from the start of one iteration to the start of the next. In a deterministic run, candidates ignore everything
-that depends on the load of the machine, such as plans and bounds that other candidates find in the meantime.
+A *candidate* is one method of a run of ``solve``. It returns nothing and raises no errors of its own: it reports plans and
+bounds to its :class:`~stowplan.kernel.context.Context`. A plan gives every instruction of a loop body a tile (a processing
+element) and a clock. *II* is the initiation interval, the number of clocks from the start of one iteration to the start of the
+next. *List scheduling* places one instruction after the other, the most urgent first (:mod:`.mapper`). An *evaluation* is as
+much work as placing every instruction once. In a deterministic run, candidates ignore everything that depends on the load of
+the machine, such as plans and bounds that other candidates find in the meantime.
 """
 
 from __future__ import annotations
@@ -25,17 +28,18 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     patience: int = 20_000
-    """Placements for each instruction without an improvement after which the search ends."""
+    """Number of placements without an improvement, divided by the number of instructions, after which the search ends. In a
+    deterministic run, the work limit ends it instead."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
 
 
 def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
-    """Returns an empty tally, which counts the work of a heuristic and has its best plan.
+    """Returns an empty :class:`~.search.Tally`, which counts the work of a heuristic and has its best plan.
 
-    Plans are reported under the name ``source``. The result is None if heuristics cannot work on the problem, because it is
-    infeasible or needs values that pass through tiles; the reason is reported.
+    Plans are reported under the name ``source``. The result is None if heuristics cannot work on the problem: because it is
+    infeasible, or because values are faster over several links than over one and must then take these. The reason is reported.
     """
     reason = find_obstacle(problem)
     if reason is not None:
@@ -65,13 +69,16 @@ def report(context: Context, tally: Tally, source: str) -> None:
 
 
 def least_unrefuted_ii(context: Context, tally: Tally) -> int:
-    """The smallest II that no bound of any candidate excludes."""
+    """The smallest II that no bound of any candidate so far excludes."""
     bound = context.incumbent()[1]
     return max(tally.body.least_ii, 0 if bound is None else decode_objective(bound)[0])
 
 
 def list_alone(problem: Problem, context: Context) -> None:
-    """The candidate ``list``: list scheduling alone, which makes the plan of the baseline of that name."""
+    """The candidate ``list``: list scheduling alone, which makes the plan of the baseline of that name.
+
+    If it finds no plan, it reports nothing.
+    """
     plan = list_plan(problem, context.seed(), context.closed)
     if plan is not None:
         context.plan(plan, "list")
@@ -128,7 +135,11 @@ def _follow(tally: Tally, context: Context, first: int) -> int:
 
 
 def cpsat(problem: Problem, context: Context) -> None:
-    """Solve the exact CP-SAT models. The solver starts from a schedule of list scheduling, which is fast, or of others."""
+    """Solve the exact CP-SAT models, and report their plans, bounds and proofs.
+
+    The solver starts from a schedule of list scheduling, which is fast, or else from the best plan of other candidates, if
+    there is one.
+    """
     hint = _hint(problem, context)
     if hint is not None and context.incumbent()[0] is None and includes_heuristics(context):
         # The plan is reported before the solver is imported, because the import takes longer than list scheduling.
@@ -145,7 +156,10 @@ def cpsat(problem: Problem, context: Context) -> None:
 
 
 def milp(problem: Problem, context: Context) -> None:
-    """Solve the time-indexed MILP with HiGHS, for one initiation interval after the other."""
+    """Solve the time-indexed MILP with HiGHS, for one initiation interval after the other.
+
+    If values may pass through tiles, or if the machine has registers, the candidate only leaves a note.
+    """
     # The model is imported only here, because it imports SciPy, which the other candidates do not need.
     from stowplan.models.modulo_scheduling import milp as model
 
@@ -168,14 +182,15 @@ def milp(problem: Problem, context: Context) -> None:
 
 
 def _hint(problem: Problem, context: Context) -> Plan | None:
-    """A schedule from which the exact models start; None if there is none."""
+    """A schedule from which the exact models start: that of list scheduling, or else the best plan so far; None if there is
+    neither."""
     # List scheduling ends as soon as another candidate has a plan.
     plan = list_plan(problem, context.seed(), lambda: context.closed() or context.incumbent()[0] is not None)
     return plan or context.incumbent()[0]
 
 
 def list_plan(problem: Problem, seed: int, should_stop: Callable[[], bool]) -> Plan | None:
-    """The plan of list scheduling; None if it finds none or cannot work on the problem."""
+    """The plan of list scheduling; None if it finds none before ``should_stop`` returns True, or cannot work on the problem."""
     if find_obstacle(problem) is not None or not problem.instructions:
         return None
     if problem.rules.pass_through and not _direct_links_suffice(problem):

@@ -1,7 +1,8 @@
 """Modulo schedules that differ as little as possible from an earlier plan.
 
 The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Instructions are then
-matched by what they compute, and tiles by their numbers. II is the initiation interval.
+matched by what they compute, and tiles (processing elements) by their numbers. *II* is the initiation interval, the number of
+clocks from the start of one iteration to the start of the next. A *route* is the links that a value takes from tile to tile.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ from stowplan.models.modulo_scheduling.structure import Structure
 class Changes(ByValues):
     """Implements :class:`~stowplan.kernel.plan_changes.PlanChanges` for modulo scheduling.
 
-    There is one decision for each instruction: its tile and its time. Start instructions, routes and delays follow from them.
+    There is one decision for each instruction: its tile and its time, the clock at which it is issued in the first iteration.
+    The decision's number is that of the instruction. The other parts of a plan follow from the tiles and times: routes, delays
+    of values, and the *start instructions*, which the hardware starts at a set time. The constructor raises UsageError as
+    :meth:`match_values` does.
     """
 
     what = "instruction"
@@ -34,10 +38,14 @@ class Changes(ByValues):
         super().__init__(problem, given)
 
     def match_values(self, given: KeepClose) -> Sequence[tuple[int, int] | None]:
-        """The earlier tile and time of each instruction; None for an instruction that has none.
+        """The tile and time of each instruction in a plan of an earlier version; None for an instruction that it does not have.
 
-        Instructions are matched by what they compute if the earlier problem is given, otherwise by their ids. Raises UsageError
-        if neither is possible.
+        Instructions are matched by what they compute if the earlier version of the problem is given, otherwise by their ids.
+
+        Raises
+        ------
+        UsageError
+            The earlier version is not given, and the plan does not have the ids of its instructions.
         """
         earlier: Plan = given.plan
         if given.problem is not None:
@@ -51,7 +59,7 @@ class Changes(ByValues):
         return [values[at] if at >= 0 else None for at in before]
 
     def values(self, plan: Any) -> Sequence[tuple[int, int]]:
-        """Tile and time (in clocks) of each instruction."""
+        """Tile and time (in clocks) of each instruction in a plan."""
         return list(zip(plan.tiles, plan.times, strict=True))
 
     def plan(self, values: Sequence[Any], near: Any) -> Plan | None:
@@ -64,7 +72,10 @@ class Changes(ByValues):
         return self._build_plan(near.ii, values, like)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Plan]:
-        """Yields the closest plan of the same II that an exact model finds within the budget, if any."""
+        """Yields the closest plan of the same II that an exact model finds within the budget, if any.
+
+        Its objective is at most ``ceiling``, or that of ``plan`` if that is more.
+        """
         limits = budget.solver_limits()
         if limits is None or not self.differing(plan):
             return

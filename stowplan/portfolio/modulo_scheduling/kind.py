@@ -2,7 +2,8 @@
 
 A plan maps the instructions of a loop body to the tiles (processing elements) of a CGRA and to clocks. The *initiation
 interval* (II) is the number of clocks from the start of one iteration to the start of the next. The objective is the II first,
-then the latency of one iteration in clocks.
+then the latency of one iteration in clocks, both encoded in one number. :class:`stowplan.kernel.kind.Kind` explains the fields
+of :data:`KIND`.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ class StartParameters(Parameters, frozen=True):
     """Parameters that decide where candidates run."""
 
     small: int = 64
-    """Instructions up to which the exact model and the baseline run in a thread, because they are not worth a process."""
+    """Number of instructions up to which the exact model and the baseline run in a thread of the calling process, because they
+    take less time than starting a process."""
 
 
 PARAMS = parameters(StartParameters, __name__)
@@ -64,6 +66,7 @@ def _makes_list(problem: Problem) -> Candidate:
 
 
 def _function(name: str) -> Callable[[Problem, Context], None]:
+    """The function of the candidate of this name; raises KeyError for other names."""
     from stowplan.portfolio.modulo_scheduling import candidates
 
     return {
@@ -76,6 +79,11 @@ def _function(name: str) -> Callable[[Problem, Context], None]:
 
 
 def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None) -> dict[str, Any]:
+    """Details for the result: the size of the loop body, and bounds on the II (``mii``) and on the latency in clocks.
+
+    With a plan, there are also its II, its latency, the number of tiles that it uses, and the largest number of clocks that a
+    value over links waits.
+    """
     structure = Structure(problem)
     resources, recurrences = resource_mii(problem, structure), recurrence_mii(problem, structure)
     facts: dict[str, Any] = {
@@ -125,12 +133,15 @@ UNIT = Unit(f"clocks (II x {SCALE} + latency)", Pair("II", SCALE, "latency"))
 
 #: Rules of the machine that options change, each with the value that forbids nothing.
 RULES = ("rules.siblings=none", "rules.pass_through=yes", "rules.max_delay", "rules.starts=flow")
-#: Sizes of memories and tables of the machine, which a target file states.
+#: Sizes of memories and tables of the machine, which a target file states; ``spoke_depth`` limits the II.
 DEPTHS = ("machine.spoke_depth", "machine.instruction_depth", "machine.memory_depth")
 
 
 def _amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    """The problem with some reading options changed."""
+    """The problem with the fixed instructions of the file ``changes["fixed"]`` in place of its own.
+
+    Raises the errors of :func:`stowplan.frontends.dfg.amended`.
+    """
     from stowplan.frontends.dfg import amended
 
     return amended(problem, changes)

@@ -1,7 +1,8 @@
 """The learned candidate for modulo scheduling: it maps instructions to tiles and slots by roll-outs of a trained policy.
 
-A *policy* is a neural network that gives a probability for each place of the next instruction. A *roll-out* is one attempt to
-place all instructions (:mod:`.rollouts`).
+A *tile* is a processing element, and a *slot* is a clock modulo the initiation interval. A *policy* is a neural network that
+gives a probability for each place (tile and slot) of the next instruction. A *roll-out* is one attempt to place all
+instructions (:mod:`.rollouts`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def _read_policy(path: Path) -> Policy:
-    """Read a policy from a checkpoint file."""
+    """Read a policy from a checkpoint file; raises InputError if the file is no policy, is damaged or of another version."""
     from stowplan.learned_guidance.modulo_scheduling.ppo.policy import Policy
 
     return Policy.load(path)
@@ -42,7 +43,7 @@ class PolicyParameters(Parameters, frozen=True):
     step_seconds: float = 5e-3
     """Seconds for each instruction in the first batch of roll-outs, on one idle core."""
     budget: int = 20_000
-    """Evaluations that the candidate makes at most. An evaluation is the work of placing every instruction once."""
+    """Largest number of evaluations that the candidate makes. An evaluation is the work of placing every instruction once."""
 
 
 PARAMS = parameters(PolicyParameters, __name__)
@@ -51,13 +52,16 @@ PARAMS = parameters(PolicyParameters, __name__)
 def candidate(problem: Problem, options: Options, others: int) -> Candidate:
     """Describe the learned candidate. If it cannot run, ``Candidate.unavailable`` gives the reason.
 
-    ``others`` is the number of candidates of other families in the run.
+    ``others`` is the number of candidates of other families in the run. Raises OSError if the policy's file cannot be read.
     """
     return POLICY.candidate("ppo", options, others, seconds=PARAMS.step_seconds * len(problem.instructions))
 
 
 def ppo(problem: Problem, context: Context) -> None:
-    """The candidate ``ppo``: it makes roll-outs of the policy until the time or the budget of evaluations is used up."""
+    """The candidate ``ppo``: it makes roll-outs of the policy until the time or the budget of evaluations is used up.
+
+    If the machine has registers, it only leaves a note. Raises InputError if the policy's file is no policy or is damaged.
+    """
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts
 

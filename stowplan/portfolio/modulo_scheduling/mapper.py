@@ -3,9 +3,10 @@
 The method follows B. R. Rau, "Iterative modulo scheduling" (MICRO 1994). Instructions are scheduled by descending height, the
 time from their issue to the end of the loop body. Each gets the first free slot at which its operands are available; a *slot*
 is a clock modulo the initiation interval. If there is none, the instruction is placed *by force*: the instructions that
-conflict with it are *evicted* and scheduled again. Three things are not in Rau's algorithm: a place is a tile and a slot,
-values travel only over direct links, and a tile costs more if it is farther from the tiles of related instructions than values
-between them can travel. :mod:`.body` explains groups.
+conflict with it are *evicted* and scheduled again. Three things are not in Rau's algorithm. A place is a tile (a processing
+element) and a slot. Values travel only over direct links. And a tile costs more if it is farther from the tiles of related
+instructions than values between them can travel. :mod:`.body` explains groups, values and pins. A *port limit* is the largest
+number of memory accesses from some tiles in one slot. Nothing in this module raises an error on purpose.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class MapperParameters(Parameters, frozen=True):
     """Parameters of the list scheduler."""
 
     near_weight: float = 6.0
-    """Clocks as which a missing link counts when tiles are compared."""
+    """Cost of a missing link, in clocks, when tiles are compared."""
     far_weight: float = 2 / 3
-    """Evictions as which each of these clocks counts when an instruction is placed by force."""
+    """Cost of each of these clocks, in evictions, when an instruction is placed by force."""
     any_tile: float = 0.15
-    """Part of the forced placements that use a random tile, to avoid cycles."""
+    """Fraction of the forced placements that use a random tile, so that the same evictions do not repeat."""
 
 
 PARAMS = parameters(MapperParameters, __name__)
@@ -51,7 +52,7 @@ class Mapper:
     chance
         Source of random numbers.
     tiles
-        Tile of each group, if the placement is fixed and only times are searched.
+        Tile of each group, if the placement is fixed and only times are searched; None if tiles are searched as well.
     liking
         ``[groups, tiles]`` bonus in clocks of each tile for each group, for example from a hint; None for no bonus.
     """
@@ -93,9 +94,10 @@ class Mapper:
         """Number of placements so far."""
 
     def run(self, order: Sequence[float], budget: int, stop: Callable[[], bool]) -> bool:
-        """Place the remaining instructions by descending ``order``; returns whether ``budget`` placements suffice.
+        """Place the remaining instructions by descending ``order``; returns whether the schedule is complete.
 
-        ``stop`` says whether to give up.
+        ``order`` has a number for each instruction. The result is False if the II suits no plan (:meth:`.body.Body.may_fit`),
+        if ``budget`` placements do not suffice, or if ``stop`` returned True, which is asked at every 32nd placement.
         """
         if not self.body.may_fit(self.ii):
             return False
@@ -121,18 +123,18 @@ class Mapper:
                 self._remove(number)
 
     def adopt(self, tiles: Sequence[int], times: Sequence[int]) -> None:
-        """Start from a valid schedule, given by the tiles and times of all instructions."""
+        """Start from a valid schedule at this II, given by the tiles and the issue clocks of all instructions."""
         for number, time in enumerate(times):
             self._place_and_evict(number, tiles[number], time)
 
     @property
     def tiles(self) -> list[int]:
-        """Tile of each instruction of a complete schedule."""
+        """Tile of each instruction; -1 for an instruction whose group has no tile."""
         return [int(self.tile[group]) for group in self.body.group]
 
     @property
     def times(self) -> list[int]:
-        """Issue clock of each instruction of a complete schedule."""
+        """Issue clock of each instruction of a complete schedule; raises KeyError if one is not placed."""
         return [self.time[number] for number in range(self.body.count)]
 
     # Choosing a place
@@ -270,7 +272,8 @@ class Mapper:
     # Placing by force
 
     def _place_by_force(self, number: int) -> list[int]:
-        """Place an instruction where it causes few evictions; returns the evicted instructions."""
+        """Place an instruction where it causes few evictions, at a later clock than before; returns the evicted
+        instructions."""
         body, group = self.body, self.body.group[number]
         tiles = self._allowed[group]
         if self._chance.random() < PARAMS.any_tile:

@@ -1,8 +1,10 @@
 """Lets a player place the instructions of a loop body many times, at smaller and smaller initiation intervals (IIs).
 
-A *player*, such as a learned policy or uniform random play, places one instruction after the other on a tile and in a slot. One
-such attempt is a *roll-out*. It ends with a complete mapping, or *stuck* if an instruction is left without a place. The work is
-counted in *evaluations*, the unit that all heuristics for modulo scheduling share: the work of placing every instruction once.
+A *player*, such as a learned policy or uniform random play, places one instruction after the other on a tile (a processing
+element) and in a *slot*, a clock modulo the II. One such attempt is a *roll-out*. It ends with a complete *mapping*, in which
+every instruction has a place, or *stuck* if an instruction is left without one. A *batch* is a number of roll-outs that run
+together. The work is counted in *evaluations*, the unit that all heuristics for modulo scheduling share: the work of placing
+every instruction once.
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ class RollOutsParameters(Parameters, frozen=True):
     """Parameters of roll-outs of a policy."""
 
     first_batch: int = 8
-    """Roll-outs of the first batch. It is small, so that there is a plan soon."""
+    """Number of roll-outs of the first batch. It is small, so that there is a plan soon."""
     batch: int = 64
-    """Roll-outs of a batch, at most."""
+    """Largest number of roll-outs of a batch."""
     patience: int = 16
-    """Roll-outs without a complete mapping after which a larger II is tried, as long as there is no plan."""
+    """Number of roll-outs without a complete mapping after which a larger II is tried, as long as there is no plan."""
     temperatures: tuple[float, ...] = (1.0, 0.5, 1.0, 1.5)
     """Temperatures of the distribution from which places are drawn. Batches use them in turn; higher ones are more random."""
     repairs: float = 0.5
-    """Part of the batches that start from an earlier mapping, if the option ``repair`` of :class:`RollOuts` is set."""
+    """Fraction of the batches that start from an earlier mapping, if the option ``repair`` of :class:`RollOuts` is set."""
     tries: int = 4
-    """Attempts to draw the instructions that are removed from an earlier mapping, at most."""
+    """Largest number of attempts to draw the instructions that are removed from an earlier mapping."""
 
 
 PARAMS = parameters(RollOutsParameters, __name__)
@@ -53,7 +55,7 @@ class RollOuts:
     """A search by roll-outs: the II rises from the smallest one until there is a plan, and then falls again.
 
     Each roll-out counts as one evaluation, whether or not it is complete. A complete roll-out may count as one more, because a
-    list scheduler computes new times of its instructions.
+    list scheduler computes new times of its instructions. The best plan is in ``tally.best``.
 
     Parameters
     ----------
@@ -63,13 +65,19 @@ class RollOuts:
         Chooses the place of each instruction.
     seed
         Seed of the random numbers.
-    look_ahead, resample
-        Whether places are excluded that leave another instruction without a tile, and whether a roll-out that is stuck is
-        replaced by a copy of one that is not.
+    look_ahead
+        Whether places are excluded that leave another instruction without a tile.
+    resample
+        Whether a roll-out that is stuck is replaced by a copy of one that is not.
     repair
         Whether about half of the batches start from an earlier mapping of this II: from the best plan or, if it has another II,
         from the mapping with the most placed instructions. Some related instructions are removed from it, and the player places
         them again. Then only placements of these instructions are counted as work.
+
+    Raises
+    ------
+    InputError
+        The machine has registers, which players do not support.
     """
 
     def __init__(
@@ -100,7 +108,9 @@ class RollOuts:
     def step(self, least: int, stop: Callable[[], bool], evaluations: int | None = None) -> int:
         """Run one batch at one II, which is at least ``least``; returns the number of different complete mappings.
 
-        The batch has at most ``evaluations`` roll-outs.
+        Plans are offered to the tally. The batch has at most ``evaluations`` roll-outs (None for no such limit), but always
+        one. ``stop`` says whether to give up. Errors of the player are
+        passed on.
         """
         ii = self._choose_ii(least)
         size = self._batch if evaluations is None else max(1, min(self._batch, evaluations))

@@ -3,9 +3,11 @@
 An *evaluation* is as much work as placing every instruction of the loop body once. One complete mapping counts as one, and so
 do as many single placements of the list scheduler, or moves of the annealing, as the loop body has instructions.
 
+The *II* is the initiation interval, the number of clocks from the start of one iteration to the start of the next. A *hint* has
+values in [0, 1] for each instruction: its time as a fraction of an iteration, and how likely it is on each tile in a good plan.
 Schedules that follow a hint also come from list scheduling, in the order of the hint and with a bonus for the tiles that it
-suggests. They are tried at each initiation interval (II) up to the best one. Schedules that follow no hint are tried as well.
-:mod:`.body` explains groups and recurrences.
+suggests. They are tried at each II up to the best one. Schedules that follow no hint are tried as well. :mod:`.body` explains
+groups, heights and recurrences. Nothing in this module raises an error, except as stated.
 """
 
 from __future__ import annotations
@@ -34,23 +36,23 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     first_ratio: int = 6
-    """Placements for each instruction after which an attempt of the list scheduler is given up at first: the budget ratio of
-    Rau 1994."""
+    """Number of placements, divided by the number of instructions, after which the first attempts of the list scheduler are
+    given up: the budget ratio of Rau 1994."""
     most_ratio: int = 100
-    """Placements for each instruction after which an attempt is given up at last. The budget grows from attempt to attempt."""
+    """The same number for the last attempts. The budget grows from attempt to attempt."""
     tries: int = 3
-    """Attempts of the list scheduler at each II."""
+    """Number of attempts of the list scheduler at each II."""
     moves: int = 1_000
-    """Moves for each group in the first annealing run at an II."""
+    """Number of moves for each group in the first annealing run at an II."""
     doublings: int = 9
-    """Doublings of the number of moves at an II, at most. It doubles after each annealing run that fails."""
+    """How many times the number of moves at an II doubles, at most. It doubles after each annealing run that fails."""
     anneal: float = 0.5
-    """Part of the rounds in which annealing looks for an II below the best one, if the placement decides which II is
+    """Fraction of the steps in which annealing looks for an II below the best one, if the placement decides which II is
     possible."""
     large: int = 100
-    """Instructions above which annealing comes before list scheduling."""
+    """Number of instructions above which annealing comes before list scheduling."""
     moves_a_placement: int = 100
-    """Moves of the annealing that take as long as one placement of the list scheduler."""
+    """Number of moves of the annealing that take as long as one placement of the list scheduler."""
     liking: float = 12.0
     """Bonus in clocks of the tile that a hint suggests most: more than the cost of a missing link."""
 
@@ -73,7 +75,7 @@ class Tally:
     best: Plan | None = None
     """The best plan so far."""
     on_better: Callable[[Plan], None] | None = None
-    """Called with every better plan."""
+    """Called with every better plan; None if nobody is told."""
     progress: list[tuple[int, int]] = field(default_factory=list)
     """Pairs (number of evaluations, best objective) at each improvement."""
 
@@ -105,7 +107,11 @@ class Tally:
         return rescheduled if rescheduled is not None and end(self.body, rescheduled) < end(self.body, times) else times
 
     def offer(self, ii: int, tiles: list[int], times: list[int]) -> bool:
-        """Build the plan of a complete schedule, and keep and report it if it is better; returns whether it is."""
+        """Build the plan of a complete schedule, and keep and report it if it is better; returns whether it is.
+
+        ``tiles`` and ``times`` have an entry for each instruction. A schedule that is no valid plan, for example because values
+        find no registers, is not better.
+        """
         plan = make_plan(self.body.structure, ii, tiles, self.shorten_delays(ii, tiles, times))
         if plan is None or (self.best is not None and plan.objective >= self.best.objective):
             return False
@@ -117,7 +123,7 @@ class Tally:
 
 
 def end(body: Body, times: Sequence[int]) -> int:
-    """The clock at which the last result of an iteration is available."""
+    """The clock at which the last result of an iteration is available; 0 without instructions."""
     return max(map(sum, zip(times, body.latency, strict=True)), default=0)
 
 
@@ -149,7 +155,8 @@ def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
 def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Callable[[], bool], noise: float) -> bool:
     """Make one attempt of the list scheduler at an II; returns whether it is complete and there is a plan.
 
-    It may make ``ratio`` placements for each instruction. ``noise`` is the part of the heights that is added to them at random.
+    It may make ``ratio`` placements for each instruction. ``noise`` is the largest fraction of a height that is added to it at
+    random.
     """
     body = tally.body
     mapper = Mapper(body, ii, chance)
@@ -164,10 +171,10 @@ def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Cal
 
 
 def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
-    """Find a first schedule; returns the name of the method, ``list`` or ``search``.
+    """Find a first schedule, which is then in ``tally.best``; returns the name of the method, ``list`` or ``search``.
 
-    Large loop bodies whose placement can be annealed are annealed first, because list scheduling would fail at one II after the
-    other and take long.
+    If there is none, ``tally.best`` stays None. Large loop bodies whose placement can be annealed are annealed first, because
+    list scheduling would fail at one II after the other and take long.
     """
     if not (tally.body.count > PARAMS.large and _can_anneal(tally)):
         list_scheduling(tally, seed, stop)
@@ -179,12 +186,16 @@ def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
 
 
 def _can_anneal(tally: Tally) -> bool:
-    """Whether annealing applies: the placement decides which II is possible, and the machine is synchronous."""
+    """Whether annealing applies: it is permitted, the placement decides which II is possible, and no value is sent over the
+    asynchronous fabric."""
     return tally.anneal and tally.body.places_decide and tally.body.problem.is_synchronous
 
 
 class MappingSearch:
-    """Improves the first schedule: it looks for smaller IIs from scratch, and shortens iterations by ruin and recreate."""
+    """Improves the first schedule: it looks for smaller IIs from scratch, and shortens iterations by ruin and recreate.
+
+    The best plan is in ``tally.best``, which may also be None at first. The loop body must have instructions.
+    """
 
     def __init__(self, tally: Tally, seed: int):
         self.tally = tally
@@ -197,12 +208,15 @@ class MappingSearch:
         """Number of failed annealing runs by II."""
 
     def adopt(self, plan: Plan) -> None:
-        """Continue from another candidate's schedule, if it is better and uses direct links only."""
+        """Continue from another candidate's schedule, if it is better and no value takes more than one link."""
         if all(len(route) <= 1 for route in plan.routes):
             self.tally.best = plan if self.tally.best is None else min(self.tally.best, plan, key=lambda each: each.objective)
 
     def step(self, least: int, stop: Callable[[], bool]) -> None:
-        """Make one attempt to improve the schedule; ``least`` is the least II that no bound excludes."""
+        """Make one attempt to improve the schedule, or to find a first one.
+
+        ``least`` is the least II that no bound excludes, and ``stop`` says whether to give up the attempt.
+        """
         best = self.tally.best
         above = self.tally.body.problem.machine.spoke_depth + 1 if best is None else best.ii
         left = self.tally.body.between(least, above)
@@ -234,7 +248,7 @@ class MappingSearch:
         return left[-1] if self._chance.random() < 0.7 else self._chance.choice(left)
 
     def _anneal(self, ii: int, stop: Callable[[], bool]) -> None:
-        """Anneal a placement at an II, then compute the times that annealing does not choose.
+        """Anneal a placement at an II, compute the times that annealing does not choose, and offer the plan.
 
         After each failure, the next run at this II makes twice as many moves.
         """
@@ -286,7 +300,7 @@ class MappingSearch:
             tally.offer(now.ii, tiles, times)
 
     def _draw_related(self, plan: Plan) -> list[int]:
-        """At most twelve instructions that are connected by values, often around one that is issued late."""
+        """At most twelve instructions that are connected by values, in half of the cases around one that is issued late."""
         body = self.tally.body
         late = max(plan.times) - 2 * body.longest
         first = self._chance.randrange(body.count)

@@ -1,7 +1,8 @@
 """How policies of PPO are validated: their mappings, and the best plans in which some instructions keep the policy's places.
 
-A *place* is a tile and a slot, which is a clock modulo the initiation interval (II).
-:mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
+A *place* is a tile (a processing element) and a slot, which is a clock modulo the initiation interval (II). A *mapping* gives
+places to instructions; it is complete if all have one. A *game* here is a series of *attempts*, mappings at one II after the
+other, until one is complete. :mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ class Placed(NamedTuple):
     """Issue clock modulo the II."""
 
 
-#: Number of evaluations that the search makes. An evaluation is the work of placing every instruction once.
+#: Number of evaluations that the search of :meth:`PpoPlayer.searched` makes. An evaluation is the work of placing every
+#: instruction once.
 ROLL_OUTS = 64
 
 
@@ -58,11 +60,13 @@ class Attempt:
     rewards: list[float] = field(default_factory=list)
     """The reward of each placement."""
     plan: Plan | None = None
-    """The plan, if the mapping is complete."""
+    """The plan, if the mapping is complete; otherwise None."""
 
 
 class PpoPlayer:
     """A player with a policy of PPO. It maps at the least II that bounds allow, then at the next, until a mapping is complete.
+
+    A game is lost if no mapping is complete up to the largest II that is tried.
 
     Its search is that of the candidate ``ppo``: roll-outs that continue as copies of others, and that repair earlier mappings.
     """
@@ -191,6 +195,7 @@ class Places:
 
     If the policy needed a larger II than necessary, the mapping is the incomplete one at the II of the best known plan. A
     decision after which there is no plan then counts as if it led to the plan that the policy completed at a larger II.
+    ``plan`` is the plan of the game, and ``placed`` has the decisions.
     """
 
     rest = "times at the places chosen"
@@ -231,7 +236,10 @@ class Places:
 
 
 def with_places(problem: Problem, placed: Sequence[Placed]) -> Problem:
-    """The problem with some instructions pinned to a tile and a slot, in addition to its own pins."""
+    """The problem with some instructions pinned to a tile and a slot, in addition to its own pins.
+
+    A tile or slot that a pin of the problem fixes already is replaced. Raises InputError if a tile is not one of the machine's.
+    """
     pins = {pin.instruction: pin for pin in problem.pins}
     for number, tile, slot in placed:
         name = problem.instructions[number].id

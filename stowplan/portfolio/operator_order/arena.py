@@ -112,5 +112,5 @@ class Lives:
         otherwise AssertionError is raised.
         """
         packed = quick_plan(self.packing, should_stop)
-        assert packed is not None  # Without a capacity and fixed offsets there is always a plan.
+        assert packed is not None  # Without a capacity and fixed offsets there is always a plan, except for too many buffers.
         return self.plan(packed[1].offsets)

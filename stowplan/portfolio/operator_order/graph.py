@@ -150,7 +150,7 @@ def weigh(g: Graph, rem: Ints, op: int) -> Any:
     """The triple (allocated, freed, saved) of bytes if ``op`` runs next, for the current ``rem`` [storages].
 
     Lazy operators that ``op`` needs are included. The saved bytes are those of results that may be written in place of an
-    operand: while ``op`` runs, the live bytes grow by ``allocated - saved``; afterwards they have grown by
+    operand. While ``op`` runs, the live bytes are larger by ``allocated - saved``. Afterwards they are larger by
     ``allocated - freed``.
     """
     come = go = saved = 0

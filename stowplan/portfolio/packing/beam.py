@@ -1,16 +1,18 @@
 """Beam search from the bottom up: it extends many partial packings in parallel and keeps those that waste least.
 
-Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The
-*load* of a section is the sum of the sizes of the buffers that are live in it. A *state* is a partial packing. It consists of a
-skyline, that is, how high the placed buffers reach in each section, and of the buffers that wait to be placed. A *valley* is a
-lowest stretch of the skyline. A state has two kinds of successors. Either the first valley takes a buffer whose life lies
-within it, or the whole valley is raised to its lower neighbour. If it takes a buffer, the part of the valley before that buffer
-is *closed*, that is, raised to the top of the buffer or to the neighbour before the valley, whichever is lower.
+:class:`stowplan.portfolio.packing.arrays.Data` has the buffers: time is divided into *sections*, sizes and offsets are counted
+in *units*, and n is the number of buffers. The *load* of a section is the sum of the sizes of the buffers that are live in it.
+A *state* is a partial packing. It consists of a skyline, that is, how high the placed buffers reach in each section, and of the
+buffers that wait to be placed. A *valley* is a lowest stretch of the skyline. A state has two kinds of successors. Either the
+first valley takes a buffer whose life lies within it, or the whole valley is raised to its lower neighbour. If it takes a
+buffer, the part of the valley before that buffer is *closed*, that is, raised to the top of the buffer or to the neighbour
+before the valley, whichever is lower.
 
 The *waste* of a section is the number of units below its skyline that no buffer takes. For a given height, every section can
 waste at most the height minus its load. A state is dropped once some section has wasted more. The remaining states are ranked
-by three quantities: the waste, weighted so that it counts more in sections that can spare less; the area that the placed
-buffers cover; and how long these buffers live, because buffers with short lives are easily placed later. Of several states that
+by three quantities. The first is the waste, weighted so that it counts more in sections that can spare less. The second is the
+area that the placed buffers cover. The third is how long these buffers live, because buffers with short lives are easily placed
+later. Of several states that
 have placed the same buffers, only the best is kept. Beam search guided by waste is among the best methods for strip packing and
 cutting (Libralesso and Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO challenge glass cutting problem",
 2021).

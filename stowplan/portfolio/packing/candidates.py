@@ -8,9 +8,9 @@ such as operator order, call these functions for packing problems of their own (
 
 An *overlap* permits a buffer to share bytes with one that is still live. A *gap* is a time within the life of a buffer in which
 it takes no bytes. The *height* of a plan is the highest address that it uses. The *load* of a moment is the sum of the sizes of
-the buffers that are live; its maximum is a lower bound of the height. Buffers, units and sections are those of
-:class:`stowplan.portfolio.packing.arrays.Data`. *Climbing* is local search over the order in which buffers are placed
-(:mod:`.search`), and placing *from the bottom up* fills the lowest place first (:mod:`.skyline`).
+the buffers that are live; its maximum is a lower bound of the height. :class:`stowplan.portfolio.packing.arrays.Data` has the
+buffers: time is divided into *sections*, sizes and offsets are counted in *units*. *Climbing* is local search over the order in
+which buffers are placed (:mod:`.search`), and placing *from the bottom up* fills the lowest place first (:mod:`.skyline`).
 """
 
 from __future__ import annotations

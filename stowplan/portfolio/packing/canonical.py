@@ -6,9 +6,9 @@ the depth-first search looks for a plan within some height between the bound and
 the capacity, :func:`find_conflict` explains why: it returns a span of time and a set of buffers that cannot be packed in it,
 both as small as possible.
 
-Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. A
-*part* is a set of buffers whose lives do not meet those of any other buffer, so that it can be packed independently. Overlaps
-are not supported. Nothing in this module raises an error, except as stated.
+:class:`stowplan.portfolio.packing.arrays.Data` has the buffers: time is divided into *sections*, sizes and offsets are counted
+in *units*, and n is the number of buffers. A *part* is a set of buffers whose lives do not meet those of any other buffer, so
+that it can be packed independently. Overlaps are not supported. Nothing in this module raises an error, except as stated.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Compiled depth-first search over canonical packings: those in which no buffer can be moved lower by itself.
 
-:func:`canonical_search` describes the method. Buffers, pieces, sections and units are those of
-:class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The *neighbours* of a buffer are those that are
-live at the same time. A buffer is *open* as long as it is not placed. The *place* of an open buffer is the lowest offset above
-its placed neighbours; that of a buffer with a fixed offset is this offset. A *node* is a partial packing that the search
-examines. A *candidate* is a buffer that may be placed next. Nothing in this module raises an error.
+:func:`canonical_search` describes the method. :class:`stowplan.portfolio.packing.arrays.Data` has the buffers: time is divided
+into *sections*, sizes and offsets are counted in *units*, and n is the number of buffers. The life of a buffer has a *piece*
+for each part without gaps. The *neighbours* of a buffer are those that are live at the same time. A buffer is *open* as long as
+it is not placed. The *place* of an open buffer is the lowest offset above its placed neighbours; that of a buffer with a fixed
+offset is this offset. A *node* is a partial packing that the search examines. A *candidate* is a buffer that may be placed
+next. Nothing in this module raises an error.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Placement outward from the peaks of the load, so that little is wasted where memory is scarcest.
 
-Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The
-*load* of a section is the sum of the sizes of the buffers that are live in it, and a *peak* is a section of high load. The
-buffers that are live at a peak are piled up without free space between them; this is a *stack*. From there the placement
-*sweeps* through time in both directions, like an allocator at run time: a buffer that ends leaves a *hole*, a free range of
-offsets, and each new buffer takes the smallest hole that is large enough. The waste of such a sweep grows with the distance
-from the peak, while the load falls.
+:class:`stowplan.portfolio.packing.arrays.Data` has the buffers: time is divided into *sections*, sizes and offsets are counted
+in *units*, and n is the number of buffers. The *load* of a section is the sum of the sizes of the buffers that are live in it,
+and a *peak* is a section of high load. The buffers that are live at a peak are piled up without free space between them; this
+is a *stack*. From there the placement *sweeps* through time in both directions, like an allocator at run time. A buffer that
+ends leaves a *hole*, a free range of offsets, and each new buffer takes the smallest hole that is large enough. The waste of
+such a sweep grows with the distance from the peak, while the load falls.
 
 If several peaks lie farther apart than twice the longest life, each has a stack of its own. Two sweeps then start between two
 peaks and meet at the moment of the least load between them; the second one avoids the buffers of the first. Stacks are built in

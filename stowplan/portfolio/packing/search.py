@@ -2,9 +2,10 @@
 
 A *key* [n] gives every buffer a number, and buffers are placed by descending number. A *hole* is a free range of offsets
 between buffers that are live at the same time as the new one. *Climbing* raises the numbers of buffers that ended too high, so
-that they are placed earlier in the next *round*, that is, the next placement of all buffers. Buffers, sections and units are
-those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The *height* of a plan is the highest
-address that it uses. Nothing in this module raises an error.
+that they are placed earlier in the next *round*, that is, the next placement of all buffers.
+:class:`stowplan.portfolio.packing.arrays.Data` has the buffers: time is divided into *sections*, sizes and offsets are counted
+in *units*, and n is the number of buffers. The *height* of a plan is the highest address that it uses. Nothing in this module
+raises an error, except as stated.
 """
 
 from __future__ import annotations

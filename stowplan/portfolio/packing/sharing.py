@@ -1,8 +1,8 @@
 """First fit and best fit for problems with overlaps, which permit a new buffer to share bytes with one that is still live.
 
 First fit puts a buffer into the lowest *hole*, that is, the lowest free range of offsets that is large enough. Best fit puts it
-into the smallest such range. Buffers, sections and units are those of :class:`stowplan.portfolio.packing.arrays.Data`, and n is
-the number of buffers.
+into the smallest such range. :class:`stowplan.portfolio.packing.arrays.Data` has the buffers: time is divided into *sections*,
+sizes and offsets are counted in *units*, and n is the number of buffers.
 """
 
 from __future__ import annotations

@@ -261,8 +261,8 @@ class Insertion:
     ) -> list[int] | None:
         """The sequence with runs added until it is within ``limit`` bytes, and without added runs that it does not need.
 
-        The sequence must be valid. Returns None if no runs help, if ``should_stop`` returned True, if the sequence has more
-        than ``room`` runs or would get more, or if runs would have to be added more than about ``most_added`` times (None for
+        The sequence must be valid. Returns None if no runs help, if ``should_stop`` returned True, or if the sequence has more
+        than ``room`` runs. It also returns None if runs would have to be added more than about ``most_added`` times (None for
         no limit).
         """
         runs = np.zeros(self.room, np.int64)

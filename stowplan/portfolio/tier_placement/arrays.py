@@ -42,8 +42,8 @@ class Data(NamedTuple):
     cost: Ints2D
     """[len(touched), T] picoseconds of each of these reads or writes, by tier."""
     use: Ints
-    """[n + 1] index of each layer's first entry in ``used``. Layer s reads or writes the tensors ``used[use[s] : use[s +
-    1]]``."""
+    """[n + 1] index of each layer's first entry in ``used``. Layer s reads or writes the tensors
+    ``used[use[s] : use[s + 1]]``."""
     used: Ints
     """Tensors that each layer reads or writes, layer by layer."""
     live: Ints

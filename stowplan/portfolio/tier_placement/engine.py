@@ -33,8 +33,8 @@ class State(NamedTuple):
     """[T, 2 L] a segment tree over the steps for each tier. A node stands for a range of steps. Its number is the largest
     number of bytes of outputs at a step of the range, without the bytes that are counted at its ancestors."""
     every: Ints2D
-    """[T, L + 1] for each inner node of that tree, the bytes that are counted at the node: those of outputs that are live at
-    every step of its range, and not at every step of its parent's."""
+    """[T, L + 1] for each inner node of that tree, the bytes that are counted at the node. They are the bytes of outputs that
+    are live at every step of the node's range, but not at every step of its parent's range."""
     stored: Ints
     """[T] bytes of weights in each tier."""
     listed: Ints2D

@@ -2,8 +2,10 @@
 
 ``stowplan validate`` measures how far policies are from the optimum. A *policy* is a neural network that makes a plan decision
 by decision. Making one whole plan in this way is a *game*; a game is *lost* if it ends without a plan. A *position* is the
-state of a game between two decisions. The *return* from a position is the sum of rewards from there to the end of the game. A
-kind whose policies can be validated provides an :class:`Adapter` in its module ``validation``.
+state of a game between two decisions. During a game, the agent that learns gets *rewards*, numbers that are larger for better
+plans. The *return* from a position is the sum of rewards from there to the end of the game. To *complete* a game is to find the
+best plan that keeps its first decisions, by an exact solver. A kind whose policies can be validated provides an
+:class:`Adapter` in its module ``validation``.
 """
 
 from __future__ import annotations
@@ -35,13 +37,14 @@ class Game:
     """A finished game of a policy."""
 
     plan: Any
-    """The resulting plan; None if the game was lost."""
+    """The resulting plan, which is not verified; None if the game was lost."""
     estimates: tuple[Estimate, ...] = ()
-    """The policy's estimates of the positions."""
+    """The policy's estimates of the positions; empty if the policy makes none."""
     reward: int | None = None
     """The sum of the game's rewards, in the kind's unit; None if the kind does not compare it with a latency."""
     trace: Any = None
-    """The moves of the game, from which :attr:`Adapter.decisions` derives its decisions."""
+    """A record of the game in a form of the kind's own, from which :attr:`Adapter.decisions` derives its decisions; None if the
+    plan is enough."""
 
 
 class Player(Protocol):
@@ -58,11 +61,17 @@ class Player(Protocol):
         ...
 
     def sampled(self, problem: Any, count: int, seed: int, stop: Stop) -> Sequence[Game]:
-        """Games with decisions drawn from the policy; fewer than ``count`` if they were stopped."""
+        """Games with decisions drawn from the policy's probabilities; fewer than ``count`` if they were stopped.
+
+        ``seed`` is the seed of the random numbers. Raises InputError as :meth:`likeliest` does.
+        """
         ...
 
     def searched(self, problem: Any, seed: int, stop: Stop) -> Game | None:
-        """The best game that the agent's own search finds with a fixed effort; None if it was stopped."""
+        """The best game that the agent's own search finds with a fixed effort; None if it was stopped.
+
+        ``seed`` is the seed of the random numbers. Raises InputError as :meth:`likeliest` does.
+        """
         ...
 
 
@@ -109,7 +118,10 @@ class Decisions(Protocol):
         ...
 
     def best(self, count: int, effort: Effort) -> Completion:
-        """Solve the problem with the first ``count`` decisions fixed; the result is never worse than the game's plan."""
+        """Solve the problem with the first ``count`` decisions fixed; the result is never worse than the game's plan.
+
+        ``count`` is from 0 to the number of names.
+        """
         ...
 
 
@@ -137,4 +149,4 @@ class Adapter:
     episodes: str = "games"
     """The agent's word for the episodes that it learns from."""
     values: str = ""
-    """The reason why the policies make no value estimates; empty if they make some."""
+    """The reason why the policies make no estimates of returns; empty if they make some."""

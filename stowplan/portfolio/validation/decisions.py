@@ -1,10 +1,11 @@
 """Finds out by bisection which decisions of a learned policy made its plan worse than the optimum.
 
-A policy makes a plan by a sequence of decisions, which is called a *game*. Let f(k) be the objective of the best plan that has
-the first k decisions of a game in common with it. Finding that plan, with an exact solver, is a *completion* of the game. The
-more decisions are fixed, the larger is f (smaller objectives are better), so f increases from the optimum at k = 0 towards the
-objective of the game. The *cost* of decision k, counted from 0, is f(k + 1) - f(k). If f is equal at two values of k, no
-decision between them has a cost, and bisection need not look there.
+A *policy* is a neural network that makes a plan by a sequence of decisions, which is called a *game*. Let f(k) be the objective
+of the best plan that has the first k decisions of a game in common with it. Finding that plan, with an exact solver, is a
+*completion* of the game. Smaller objectives are better, and the more decisions are fixed, the larger is f. So f increases from
+the optimum at k = 0 towards the objective of the game. The *cost* of decision k, counted from 0, is f(k + 1) - f(k). If f is
+equal at two values of k, no decision between them has a cost, and bisection need not look there. Objectives and costs are in
+the unit of the kind of problem.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The costs of decisions in the game in which a policy always makes the most likely decision."""
+    """The costs of the decisions of a game, usually the one in which the policy always makes the most likely decision."""
 
     count: int
     """Number of decisions of the game."""
     costly: tuple[Decision, ...]
-    """The most expensive decisions, in descending order of cost; at most :data:`TOP`."""
+    """The most expensive decisions, in descending order of cost; at most :data:`TOP`. Decisions without a cost are left out."""
     explained: float | None
     """The sum of the costs of these decisions, as a fraction of the difference between the objective of the game and the
     optimum; None if there is no difference."""
@@ -91,7 +92,9 @@ def dearest(
     Returns
     -------
     DecisionReport
-        If the limits did not allow to tell consecutive decisions apart, they count as one decision, and ``exact`` is False.
+        If the limits were too small to tell consecutive decisions apart, these count as one decision, and ``exact`` is False.
+        If the game is as good as the best known plan, or has no decisions, no completion is solved. Errors of ``decisions`` are
+        passed on.
     """
     count = len(decisions.names)
     completions = {0: Completion(min(optimum.objective, objective), optimum.bound)}
@@ -134,7 +137,7 @@ def _tighten(completions: dict[int, Completion]) -> dict[int, Completion]:
 def _most_expensive_middle(tightened: dict[int, Completion]) -> int | None:
     """The middle of the interval between two neighbouring completions in which f increases most.
 
-    Only intervals of several decisions count. The result is None if f is constant within each of them.
+    Only intervals of several decisions count. The result is None if there are none, or if f is constant within each of them.
     """
     intervals = [(b.objective - a.objective, -i, i, j) for (i, a), (j, b) in pairwise(tightened.items()) if j - i > 1]
     cost, _, first, last = max(intervals, default=(0, 0, 0, 0))

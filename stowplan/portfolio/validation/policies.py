@@ -73,7 +73,7 @@ class Policies:
             self.of(kind(name))
 
     def idle(self, played: Container[str]) -> list[InputError]:
-        """An error for each named policy whose kind is not among the kinds ``played``."""
+        """Errors that the caller may raise: one for each named policy whose kind is not among the names of kinds ``played``."""
         return [
             InputError(f"found a policy of {kind(name).title}, and no problem for it in the suite", source=path)
             for name, path in self._named.items()
@@ -81,12 +81,12 @@ class Policies:
         ]
 
     def of(self, wanted: Kind[Any, Any]) -> Opened:
-        """The policy of a kind, which is loaded at the first call.
+        """The policy of the kind ``wanted``, which is loaded at the first call.
 
         Raises
         ------
         InputError
-            No policy plays the kind, or the policy's file cannot be read.
+            No policy plays the kind, or the policy's file does not exist, cannot be read, is no policy or is damaged.
         """
         from stowplan.learned_guidance.training import checkpoint
 
@@ -118,7 +118,7 @@ def _playable() -> list[str]:
 
 
 def _kind_of(path: Path, kinds: dict[str, str]) -> str:
-    """Name of the kind that a policy file is for; raises InputError for files of other formats.
+    """Name of the kind that a policy file is for; raises InputError if the file cannot be read or has another format.
 
     ``kinds`` maps the format of policy files to the name of the kind.
     """
@@ -131,7 +131,8 @@ def _kind_of(path: Path, kinds: dict[str, str]) -> str:
 
 
 def _untrained(adapter: Adapter, policy: Any, seed: int) -> Any:
-    """The untrained control of a policy. The state of torch's random numbers is the same afterwards."""
+    """The untrained control of a policy, with random weights from ``seed``. The state of torch's random numbers is the same
+    afterwards."""
     import torch
 
     with torch.random.fork_rng(devices=[]):

@@ -3,7 +3,8 @@
 A *policy* is a neural network that makes a plan decision by decision; making one whole plan is a *game*. The *control* is an
 untrained network of equal size. A *gap* is ``(objective - reference) / objective``, where the reference is the optimum or a
 lower bound. Some objectives encode two numbers in one integer, such as the initiation interval and the latency of a loop; the
-first number decides, and each number has a gap of its own.
+first number decides, and each number has a gap of its own. A *way to plan* is one of the compared methods, for example the most
+likely game of the policy. Units of objectives are those of the kind of problem.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from stowplan.portfolio.validation.decisions import DecisionReport
 from stowplan.portfolio.validation.policies import Opened
 from stowplan.portfolio.validation.statistics import Spread, spread
 
+#: Name and version of the file format.
 FORMAT = "stowplan.validation"
 VERSION = 1
 
@@ -38,7 +40,7 @@ class Exact(msgspec.Struct, frozen=True, kw_only=True):
     is_proven: bool
     """Whether the objective is proven optimal."""
     candidate: str
-    """Name of the candidate that found the plan."""
+    """Name of the candidate that found the plan; empty if there is no plan."""
     stop_reason: str
     """Why the run ended (:data:`stowplan.result.StopReason`)."""
     seconds: float
@@ -57,7 +59,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     gap: float | None = None
     """Gap to the optimum if that is proven, otherwise to the bound; None if neither is known."""
     least_gap: float | None = None
-    """Gap to the best plan of the heuristic and exact candidates. The gap to the true optimum is between this and ``gap``."""
+    """Gap to the best plan of the heuristic and exact candidates; None if they found none. The gap to the true optimum is
+    between this number and ``gap``."""
     second_gap: float | None = None
     """For objectives that encode two numbers, the gap of the second number. It is None unless the first number equals that of
     the reference."""
@@ -77,7 +80,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     sampled: tuple[Outcome, ...] = ()
     """Outcomes of games whose decisions are drawn from the policy's probabilities."""
     best: Outcome = Outcome(note=STOPPED)
-    """The sampled outcome with the smallest objective."""
+    """The sampled outcome with the smallest objective; without one, its note says whether games were lost or stopped."""
     searched: Outcome = Outcome(note=STOPPED)
     """Outcome of the agent's own search, such as a tree search, with a fixed effort."""
     seconds: float = 0.0
@@ -92,7 +95,8 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
 class Values(msgspec.Struct, frozen=True, kw_only=True):
     """How well the policy's value estimates match the actual returns, over the positions of the sampled games.
 
-    A *position* is the state of a game between two decisions. The *return* from a position is the sum of the later rewards.
+    A *position* is the state of a game between two decisions. The *return* from a position is the sum of the rewards that the
+    game gives after it, and a *value estimate* is the policy's prediction of the return.
     """
 
     correlation: float | None = None
@@ -114,7 +118,8 @@ class RewardCorrelation(msgspec.Struct, frozen=True, kw_only=True):
     """The correlation of the game's reward with a latency, over sampled games of policy and control."""
 
     measured: str
-    """How the latency is measured: ``simulated``; or ``compiled``, in cycles of the compiled program."""
+    """How the latency is measured: ``simulated``, in the unit of the objective; or ``compiled``, in cycles of the compiled
+    program."""
     correlation: float | None
     """Pearson's correlation: -1 if a larger reward always means less time; None if it is undefined."""
     count: int
@@ -149,13 +154,13 @@ class ProblemReport(msgspec.Struct, frozen=True, kw_only=True):
     policy: Side | None = None
     """The outcomes of the policy."""
     control: Side | None = None
-    """The outcomes of the untrained network."""
+    """The outcomes of the control."""
     values: Values | None = None
     """How well the policy's value estimates match the actual returns."""
     rewards: tuple[RewardCorrelation, ...] = ()
     """The correlations of the reward with latencies, for kinds that measure one."""
     decisions: DecisionReport | None = None
-    """The costs of the decisions of the policy's most likely game."""
+    """The costs of the decisions of the policy's most likely game; None if they were not examined."""
     decisions_note: str = ""
     """Why no decisions were examined; empty if some were."""
     notes: tuple[str, ...] = ()
@@ -188,15 +193,17 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     problems: int
     """Number of problems."""
     proven: int
-    """Number of problems whose optimum is proven. For the others, gaps refer to a bound, and true gaps may be smaller."""
+    """Number of problems whose optimum is proven. For the remaining problems, gaps refer to a bound, and true gaps may be
+    smaller."""
     rows: tuple[Row, ...]
     """One row for each way to plan."""
     second: str = ""
-    """Name of the second number of the objective, if it encodes two."""
+    """Name of the second number of the objective; empty if the objective is a single number."""
     correlation: float | None = None
-    """Mean over the problems of :attr:`Values.correlation`, weighted by their numbers of positions."""
+    """Mean over the problems of :attr:`Values.correlation`, weighted by their numbers of positions; None if no problem has a
+    correlation."""
     at_equal_positions: float | None = None
-    """Mean over the problems of :attr:`Values.at_equal_positions`, weighted in the same way."""
+    """Mean over the problems of :attr:`Values.at_equal_positions`, weighted in the same way; None if no problem has one."""
     values_note: str = ""
     """Why there are no value estimates; empty if there are some."""
     training: str = ""
@@ -219,7 +226,7 @@ class Validation(Document, frozen=True, kw_only=True, forbid_unknown_fields=True
     summaries: tuple[Summary, ...]
     """One summary for each kind of problem."""
     asked: int
-    """Number of problems of the suite; ``problems`` has fewer entries if the run was interrupted."""
+    """Number of inputs of the suite; ``problems`` has fewer entries if the run was interrupted."""
     interrupted: bool = False
     """Whether the run was cancelled before its end."""
     format: str = FORMAT
@@ -234,9 +241,9 @@ def summarize(problems: Sequence[ProblemReport], opened: Callable[[str], Opened]
     Parameters
     ----------
     problems
-        The reports of all problems.
+        The reports of all problems. Failed problems are left out.
     opened
-        Returns the policy of a kind by the kind's name.
+        Returns the policy of a kind by the kind's name. Its errors are passed on.
     """
     names = dict.fromkeys(problem.kind for problem in problems if problem.error is None)
     return tuple(_summary(kind, [problem for problem in problems if problem.kind == kind], opened(kind)) for kind in names)
@@ -268,7 +275,11 @@ def _summary(kind: str, problems: Sequence[ProblemReport], opened: Opened) -> Su
 
 
 def outcomes_of(problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, Outcome]]]:
-    """Pairs (name of the problem, outcome) of validated problems of one kind, by the name of the way to plan."""
+    """Pairs (name of the problem, outcome) of validated problems of one kind, by the name of the way to plan.
+
+    A problem without a plan of the baseline counts as lost there. Raises AttributeError for a report of a failed problem, which
+    has no outcomes.
+    """
     outcomes_by_way: dict[str, list[tuple[str, Outcome]]] = {}
     for name, part in (("policy", "policy"), ("untrained", "control")):
         for problem in problems:
@@ -289,7 +300,7 @@ def outcomes_of(problems: Sequence[ProblemReport]) -> dict[str, list[tuple[str, 
 
 
 def _row(name: str, outcomes: Iterable[Outcome], has_second: bool) -> Row:
-    """The distribution of the gaps of one way to plan."""
+    """The distribution of the gaps of one way to plan; ``has_second`` says whether objectives encode two numbers."""
     # Games that did not end in time say nothing about the policy.
     complete = [outcome for outcome in outcomes if outcome.note != STOPPED]
     gaps = spread((outcome.gap for outcome in complete), sum(outcome.is_optimal for outcome in complete))

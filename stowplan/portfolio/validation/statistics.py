@@ -1,6 +1,7 @@
 """Statistics of a validation: distributions of gaps, and correlations that are None if they are undefined.
 
-A *gap* is ``(objective - reference) / objective``, where the reference is the optimum or a lower bound.
+A *gap* is ``(objective - reference) / objective``, where the reference is the optimum or a lower bound. A *game* is the making
+of one plan by a learned policy. Some units encode two numbers in one integer; the first number decides between plans.
 """
 
 from __future__ import annotations
@@ -52,8 +53,10 @@ class Spread(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def spread(gaps: Iterable[float | None], optimal: int) -> Spread:
-    """The distribution of gaps, in which None stands for a game without a valid plan. ``optimal`` games have an optimal
-    plan."""
+    """The distribution of gaps, in which None stands for a game without a valid plan.
+
+    ``optimal`` is the number of games with an optimal plan. Without gaps, ``count`` and ``lost`` are 0 and all else is None.
+    """
     every = list(gaps)
     found = np.array([gap for gap in every if gap is not None])
     count = len(every)
@@ -80,7 +83,10 @@ def spread(gaps: Iterable[float | None], optimal: int) -> Spread:
 
 
 def gap_to(objective: int, reference: int, unit: Unit) -> float:
-    """``(objective - reference) / objective``, at least 0. For units that encode two numbers, the gap of the first number."""
+    """``(objective - reference) / objective``, at least 0, and 0 if the objective is 0.
+
+    For units that encode two numbers, it is the gap of the first number.
+    """
     return _gap(unit.split(objective)[0], unit.split(reference)[0])
 
 
@@ -91,12 +97,15 @@ def second_gap_to(objective: int, reference: int, unit: Unit) -> float | None:
 
 
 def _gap(objective: int, reference: int) -> float:
-    """``(objective - reference) / objective``, at least 0."""
+    """``(objective - reference) / objective``, at least 0, and 0 if the objective is 0."""
     return max(0.0, (objective - reference) / objective) if objective else 0.0
 
 
 def pearson(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
-    """Pearson's correlation of two lists of equal length; None for fewer than two values, or if either list is constant."""
+    """Pearson's correlation of two lists; None for fewer than two values, or if either list is constant.
+
+    The lists must be equally long.
+    """
     one, two = (np.asarray(sample, np.float64) for sample in (first, second))
     if len(one) < 2:
         return None
@@ -104,7 +113,10 @@ def pearson(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -
 
 
 def spearman(first: Sequence[float] | Floats, second: Sequence[float] | Floats) -> float | None:
-    """Spearman's rank correlation, in which equal values share the mean of their ranks; None if :func:`pearson` is."""
+    """Spearman's rank correlation, in which equal values share the mean of their ranks.
+
+    It is None under the same conditions as :func:`pearson`. The lists must be equally long.
+    """
     return pearson(_ranks(first), _ranks(second))
 
 
@@ -112,7 +124,8 @@ def spearman_within(groups: Iterable[tuple[Sequence[float] | Floats, Sequence[fl
     """The rank correlation of pairs of lists, pooled over groups.
 
     Ranks are computed within each group, divided by its size and centred, so that differences between groups do not count.
-    Groups in which either list is constant are left out; the result is None if no group remains.
+    Groups with fewer than two pairs, and groups in which either list is constant, are left out. The result is None if no group
+    remains. The two lists of a group must be equally long.
     """
     ones, twos = [], []
     for first, second in groups:

@@ -3,9 +3,11 @@
 ``stowplan validate`` calls :func:`validate`. A *policy* is a neural network that makes a plan decision by decision; making one
 whole plan is a *game*, and the policy *plays* the problem. Its *control* is an untrained network of equal size.
 
-Each problem has three stages: first heuristic and exact candidates solve it, then the policy and its control play it, and
-finally the costs of the policy's decisions are computed. The cost of a decision is the amount by which it makes the best
-possible objective worse. It is found by *completions*, which are exact solves with the first decisions of a game fixed.
+Each problem has three *stages*: first heuristic and exact candidates solve it, then the policy and its control play it, and
+finally the costs of the policy's decisions are computed. The *cost* of a decision is the amount by which it makes the best
+possible objective worse. It is found by *completions*, which are exact solves with the first decisions of a game fixed. The
+*most likely* game is the one in which every decision is the most likely one; *sampled* games draw their decisions from the
+policy's probabilities.
 """
 
 from __future__ import annotations
@@ -46,7 +48,8 @@ EXACT_UNTIL, GAMES_UNTIL = 0.5, 0.75
 #: Part of the time that is left after the games which one completion may take.
 COMPLETION_SHARE = 0.25
 
-#: Deterministic seconds of a solver that one completion may take for each second of the time limit, in a deterministic run.
+#: Work that one completion may take in a deterministic run, in deterministic seconds of a solver for each second of the time
+#: limit. The default number of 24 completions may then take as many deterministic seconds as the time limit has seconds.
 COMPLETION_WORK = 1 / 24
 
 #: Largest number of points in a plot of one problem.
@@ -81,19 +84,21 @@ def validate(
         The inputs of the suite.
     settings
         Settings as for :func:`stowplan.portfolio.batch.run.run_batch`, except that ``candidates`` is not used. The time limit
-        is for all stages of a problem together; in deterministic runs, work is limited instead.
+        is for reading and for all stages of a problem together; in deterministic runs, work is limited instead.
     policies
         The policies to validate.
     games
         Number of sampled games of the policy, and of its control, on each problem.
     solves
-        Largest number of completions for the costs of decisions of one problem.
+        Largest number of completions for the costs of decisions of one problem; with 0, costs are not computed.
     compiled
-        Measures the cycles of plans, to correlate them with the reward.
-    on_start, on_stage
-        Called with each input before it is read, and with the name of each of its stages.
+        Measures the cycles of plans, to correlate them with the reward; None if nothing is compiled.
+    on_start
+        Called with each input before it is read.
+    on_stage
+        Called with the name of each stage of a problem when it begins: ``exact``, ``games`` or ``decisions``.
     cancel
-        Event that ends the run; problems that are finished by then have been yielded.
+        Event that ends the run; the problem that is being validated then gets no report.
 
     Yields
     ------
@@ -103,7 +108,11 @@ def validate(
     Raises
     ------
     UsageError
-        A setting, ``games`` or ``solves`` has a wrong type or is out of range, or there are two targets for inputs of one kind.
+        A setting, ``games`` or ``solves`` has a wrong type or is out of range, or two targets are for one sort of input.
+    InputError
+        A target, or a folder of ``settings.xla_plans``, does not exist.
+    KeyboardInterrupt
+        Ctrl-C came, unless a run of ``solve`` handled it.
     """
     settings = check_settings(msgspec.structs.replace(settings, candidates=EXACT_CANDIDATES))
     targets = check_targets(settings.targets)
@@ -135,7 +144,8 @@ def validate(
 
 
 class _Run(NamedTuple):
-    """The data that all problems of a run share."""
+    """The data that all problems of a run share. The fields are the arguments of :func:`validate`; ``stage`` is
+    ``on_stage``."""
 
     settings: Settings
     policies: Policies
@@ -146,9 +156,18 @@ class _Run(NamedTuple):
     cancel: threading.Event
 
     def problem(self, problem: Any, name: str, source: str, began: float) -> ProblemReport:
-        """Validate the policy on one problem; raises Cancelled if the run is cancelled.
+        """Validate the policy on one problem.
 
         ``source`` is the path of the input, and ``began`` the time on the monotonic clock at which reading it began.
+
+        Raises
+        ------
+        Cancelled
+            The run is cancelled.
+        InputError
+            No policy plays the kind, or the policy cannot play this problem.
+        TimeLimitError
+            The time was over before the policy had played a game.
         """
         settings, kind = self.settings, kind_of(problem)
         try:
@@ -194,6 +213,7 @@ class _Run(NamedTuple):
         )
 
     def _check_cancel(self) -> None:
+        """Raise Cancelled if the run is cancelled."""
         if self.cancel.is_set():
             raise Cancelled
 
@@ -214,7 +234,11 @@ class _Run(NamedTuple):
         )
 
     def _baseline(self, opened: Opened, problem: Any, result: Result, deadline: Deadline) -> tuple[str, int | None]:
-        """Name and objective of the baseline: the kind's own, or the adapter's if that is better and the user named none."""
+        """Name and objective of the baseline, the latter None if it has no plan.
+
+        It is the kind's own baseline, or the adapter's second one (:attr:`.adapter.Adapter.rival`) if that is better and the
+        user named none.
+        """
         rival = opened.adapter.rival
         if rival is None or result.baseline is None or self.settings.baseline is not None:
             return result.baseline_name, result.baseline
@@ -226,7 +250,8 @@ class _Run(NamedTuple):
     ) -> tuple[Side, Game | None, Sequence[Game]]:
         """Play all games of a player.
 
-        Returns the outcomes of the games, the most likely game (None if it was stopped), and the sampled games.
+        Returns the outcomes of the games, the most likely game (None if it was stopped), and the sampled games. Raises
+        Cancelled if the run is cancelled, and InputError if the player cannot play this problem.
         """
         began, stop = time.monotonic(), deadline.stopper()
         likeliest = player.likeliest(problem, stop)
@@ -322,7 +347,7 @@ class Scorer:
         return self.outcome(verification.objective)
 
     def outcome(self, objective: int) -> Outcome:
-        """The outcome of a valid plan, by its objective."""
+        """The outcome of a valid plan with this objective. Without a known optimum or bound, it has no ``gap``."""
         exact, unit = self.exact, self.kind.unit
         reference = exact.objective if exact.is_proven else exact.bound
         least = None if exact.objective is None else gap_to(objective, exact.objective, unit)
@@ -363,7 +388,10 @@ def values_of(games: Sequence[Game], none: str) -> Values:
 
 
 def correlated(measured: str, pairs: Sequence[tuple[int, int]]) -> RewardCorrelation:
-    """The correlation of (reward, latency) pairs; ``measured`` says how the latencies were measured."""
+    """The correlation of (reward, latency) pairs; ``measured`` says how the latencies were measured.
+
+    The correlation is None for fewer than two pairs, or if all rewards or all latencies are equal.
+    """
     rewards, latencies = ([pair[part] for pair in pairs] for part in range(2))
     shown = tuple((int(pairs[at][0]), int(pairs[at][1])) for at in _spaced_indices(len(pairs)))
     return RewardCorrelation(measured=measured, correlation=pearson(rewards, latencies), count=len(pairs), points=shown)

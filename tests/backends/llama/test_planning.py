@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+import shlex
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stowplan.backends import llama
@@ -141,10 +143,39 @@ def test_a_summary_is_a_document(tmp_path: Path) -> None:
         summary.save(tmp_path / "plan.json")
         assert Summary.load(tmp_path / "plan.json") == summary
         script, preset, variables = (emitted(summary, suffix) for suffix in (".sh", ".ini", ".env"))
-        assert f'exec llama-server -m "{path}" {text_of(summary.command)}' in script
+        assert f"exec llama-server {text_of(['-m', str(path), *summary.command])} " in script
         for of_preset, variable in lines:
             assert of_preset in preset
             assert variable in variables
+
+
+def test_paths_that_a_shell_or_a_preset_would_change(tmp_path: Path) -> None:
+    path = write(DENSE, tmp_path)
+    summary = llama.plan(path, machine(FAST), context=512, prompt=64, generate=64).summary
+    odd = "a $(touch x) `id` \"b'.gguf"
+    named = msgspec.structs.replace(summary, file=odd, model="my [odd]\nname", reason="one\nline")
+    script = emitted(named, ".sh")
+    assert shlex.split(script.splitlines()[2])[:4] == ["exec", "llama-server", "-m", odd]
+    assert len(script.splitlines()) == 3
+    assert emitted(named, ".ini").startswith(f"[my odd name]\nmodel = {odd}\nctx-size = 512\n")
+    for file in ("a#b.gguf", "a;b.gguf", "a\nb.gguf", "a.gguf "):
+        with pytest.raises(UsageError, match=r"of -m, expected one without #, ;, line breaks and outer spaces"):
+            emitted(msgspec.structs.replace(summary, file=file), ".ini")
+    with pytest.raises(UsageError, match=r"of -dev, expected one without line breaks"):
+        emitted(msgspec.structs.replace(summary, command=("-dev", "CUDA0\nX=1")), ".env")
+
+
+def test_requests_with_too_small_numbers_are_refused(tmp_path: Path) -> None:
+    path = write(DENSE, tmp_path)
+    for (context, prompt, generate, slots), message in (
+        ((512, 64, 64, 0), "found 0 slots, expected at least 1"),
+        ((512, 64, 64, -2), "found -2 slots, expected at least 1"),
+        ((0, 0, 0, 1), "found a context of 0 tokens, expected at least 1"),
+        ((512, -1, 64, 1), "found a prompt of -1 tokens, expected at least 0"),
+        ((512, 64, -1, 1), "found an answer of -1 tokens, expected at least 0"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            llama.plan(path, machine(FAST), context=context, prompt=prompt, generate=generate, slots=slots)
 
 
 def test_deterministic_plans_are_the_same(tmp_path: Path) -> None:

@@ -238,6 +238,17 @@ def test_a_recheck_names_scratch_memory_of_no_operator(tmp_path: Path) -> None:
         assert line == f"scratch: found {size} bytes for operator 0:5, expected at least 0 and less than 2 GiB"
 
 
+@pytest.mark.parametrize("offset", [-2, -(1 << 31) - 1, -(1 << 62)])
+def test_a_recheck_refuses_offsets_below_zero(offset: int) -> None:
+    path = EXAMPLES / "branches.tflite"
+    summary = plan_model(path).summary
+    at = max(range(len(summary.offsets)), key=lambda number: summary.offsets[number])
+    changed = msgspec.structs.replace(summary, offsets=(*summary.offsets[:at], offset, *summary.offsets[at + 1 :]))
+    message = f"tensors: found offset {offset}, expected at least 0, or -1 for a tensor that the runtime places"
+    with pytest.raises(InputError, match=f"{message}$"):
+        recheck(path, changed)
+
+
 def test_scratch_memory_of_the_reference_kernels(tmp_path: Path) -> None:
     known, unknown = scratch.of_reference_kernels(read_tflite(wide(tmp_path / "wide.tflite")))
     # SUM of floats: extents of the operand, and the axes.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +17,7 @@ from stowplan.backends.xla import proposals, tune_workload
 from stowplan.backends.xla.bandit import BATCH, PREVIEWS_OF_A_COMPILE, Budget
 from stowplan.backends.xla.compiler import Compiler
 from stowplan.backends.xla.entry import COMPILES
-from stowplan.backends.xla.evidence import Evidence, Move
+from stowplan.backends.xla.evidence import Evidence, Move, Trial
 from stowplan.backends.xla.knobs import (
     ALL_SLOW,
     ASSIGNMENT_OPTION,
@@ -24,6 +25,7 @@ from stowplan.backends.xla.knobs import (
     ORDER_OPTION,
     OVERLAP_OPTION,
     SCOPED_OPTION,
+    Knobs,
 )
 from stowplan.backends.xla.process import CompileError
 from stowplan.backends.xla.proposals import (
@@ -36,9 +38,10 @@ from stowplan.backends.xla.proposals import (
 )
 from stowplan.backends.xla.run import Run
 from stowplan.backends.xla.score import CompiledModule, Score, Scorer
+from stowplan.backends.xla.store import Compiled
 from stowplan.backends.xla.tuning import TrialRecord, Tuning, TuningProgress
 from stowplan.deadline import Deadline
-from stowplan.errors import InputError, TimeLimitError, UsageError
+from stowplan.errors import InputError, TimeLimitError, UsageError, VerificationError
 from stowplan.hardware.targets import load_target
 from tests.backends.xla.conftest import WORKLOAD, Fake
 from tests.patience import HANG
@@ -172,6 +175,44 @@ def test_a_default_that_fails(fake: Fake, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="found no estimated_cycles"):
         tune_workload(WORKLOAD, folder=tmp_path, compiler_options={"fake": "unreadable"})
     assert len(fake.compiles) == 3
+
+
+def _refuse_plans_after(monkeypatch: pytest.MonkeyPatch, name: str, accepted: int) -> None:
+    """Let this method of evidence fail as for a plan that cannot be made valid, except for the first calls."""
+    method: Callable[[Evidence, Knobs, Compiled], Trial] = getattr(Evidence, name)
+    calls = [0]
+
+    def refusing(self: Evidence, knobs: Knobs, compiled: Compiled) -> Trial:
+        calls[0] += 1
+        if calls[0] > accepted:
+            raise VerificationError("XLA's plan cannot be made valid: it overlaps")
+        return method(self, knobs, compiled)
+
+    monkeypatch.setattr(Evidence, name, refusing)
+
+
+def test_plans_that_cannot_be_made_valid_are_failed_trials(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    _refuse_plans_after(monkeypatch, "add", 2)
+    tuning = tune_workload(WORKLOAD, compiles=4)
+    assert tuning.stop_reason == "compiles"
+    assert len(tuning.trials) > 2
+    assert not any(trial.error for trial in tuning.trials[:2])
+    assert {trial.error for trial in tuning.trials[2:]} == {"XLA's plan cannot be made valid: it overlaps"}
+    assert tuning.best < 2
+
+
+def test_previews_that_cannot_be_made_valid_leave_the_trials_before(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    _refuse_plans_after(monkeypatch, "preview", 0)
+    tuning = tune_workload(WORKLOAD, compiles=4)
+    assert tuning.stop_reason == "failed"
+    assert tuning.notes[-1] == "XLA's plan cannot be made valid: it overlaps"
+    assert not tuning.trials[0].error
+
+
+def test_a_default_whose_plan_cannot_be_made_valid(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    _refuse_plans_after(monkeypatch, "add", 0)
+    with pytest.raises(VerificationError, match="it overlaps"):
+        tune_workload(WORKLOAD)
 
 
 def test_a_disk_that_is_full_costs_no_result(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

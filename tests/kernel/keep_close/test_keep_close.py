@@ -85,10 +85,17 @@ def test_the_least_number_of_moved_buffers(seed: int) -> None:
     earlier = first_fit(problem, chance)
     for ceiling in {height, height + 1}:
         least = _fewest_moved(problem, earlier.offsets, ceiling)
+        bounds: list[int] = []
         outcome = solve_closest(
-            msgspec.structs.replace(problem, capacity=ceiling), earlier.offsets, time_limit=30.0, workers=1, seed=0
+            msgspec.structs.replace(problem, capacity=ceiling),
+            earlier.offsets,
+            time_limit=30.0,
+            workers=1,
+            seed=0,
+            on_bound=bounds.append,
         )
         assert outcome.status == "optimal"
+        assert outcome.bound == least == max(bounds)
         assert outcome.plan is not None
         assert sum(a != b for a, b in zip(outcome.plan.offsets, earlier.offsets, strict=True)) == least
         assert check(kind_of(problem), problem, outcome.plan).ok

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import msgspec
 import pytest
 from ortools.sat.python import cp_model
@@ -9,8 +11,10 @@ from ortools.sat.python import cp_model
 from benchmarks.lib.modulo_scheduling import kernels
 from stowplan.frontends.dfg import lower
 from stowplan.hardware.se import grid, streaming_engine
+from stowplan.models.cpsat_runner import Budget
 from stowplan.models.modulo_scheduling import cpsat
 from stowplan.models.modulo_scheduling.cpsat.model import ModuloModel, latest_time
+from stowplan.models.modulo_scheduling.cpsat.questions import explain
 from stowplan.models.modulo_scheduling.cpsat.solve import _Search
 from stowplan.models.modulo_scheduling.plan import Plan, decode_objective
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
@@ -113,6 +117,21 @@ def test_reasons() -> None:
     assert (
         cpsat.solve(graph("a b c d e", line(2)), time_limit=20).reason == "5 flows need starts on different tiles, there are 2"
     )
+
+
+def test_time_that_is_over_is_no_verdict_on_the_rules() -> None:
+    structure = Structure(graph("a>b a>c a>d a>e", line(4)))
+    full = explain(structure, 4, Budget(1e6, None, None), 0)
+    assert "the rule that" in full
+    assert "the time was over" not in full
+    spent = explain(structure, 4, Budget(1e6, None, lambda: True), 0)
+    assert "no single rule" not in spent
+    assert spent.endswith("; the time was over before it was known of 5 of 5 rules whether they are to blame")
+    # With the time for the first rule only.
+    ticks = itertools.count()
+    cut = explain(structure, 4, Budget(1e6, None, lambda: next(ticks) > 0), 0)
+    assert "the time was over before it was known of " in cut
+    assert "no single rule" not in cut
 
 
 def test_bounds_and_plans_improve() -> None:

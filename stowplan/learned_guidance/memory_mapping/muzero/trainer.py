@@ -102,10 +102,8 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
 
     Raises
     ------
-    RuntimeError
-        If ``weights`` are of other sizes.
     InputError
-        If there is no program, or one has no moves.
+        If there is no program, one has no moves, or ``weights`` are of other sizes.
     UsageError
         If the seed is not valid.
     """
@@ -126,7 +124,10 @@ class Trainer(BaseTrainer[TrainingConfig, Progress]):
         self.programs = [ProgramGame(problem, config) for problem in problems]
         self.learner = Learner(config, seed, device)
         if weights is not None:
-            self.learner.load(weights)
+            try:
+                self.learner.load(weights)
+            except RuntimeError as error:
+                raise InputError("the policy's network is of other sizes than the configuration asks for") from error
         self.replay = Replay(config, len(self.programs))
         self._play_rng, start_rng, self._learning_rng = (np.random.default_rng([seed, number]) for number in range(3))
         self._exploration = Exploration(self.programs, config, self.replay, start_rng)

@@ -32,8 +32,9 @@ SHARE = 0.05
 def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
     """A sentence which says that there is no plan at any II up to ``ii``, and the rules without which there would be one.
 
-    That there is no plan must be proven already. If the budget is spent before all families of constraints have been tried, the
-    sentence may name too few rules, or none.
+    That there is no plan must be proven already. For each family of constraints, the solver gets a share of the budget. If it
+    is not decided for every family whether there is a plan without it, the sentence may name too few rules, or none. It then
+    says that the time was over, and for how many rules.
     """
     families = {
         "siblings stand on different tiles": (structure, Relax(siblings=True)),
@@ -43,17 +44,25 @@ def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
         "readers of one variable share a tile": (Structure(_without_variables(structure.problem)), COMPLETE),
     }
     responsible = []
+    undecided = 0
     for words, (facts, relax) in families.items():
         if budget.is_spent:
-            break
+            undecided += 1
+            continue
         last_time = latest_time(facts, ii, facts.recurrent)
         model = ModuloModel(facts, ii, last_time=last_time, relax=relax)
-        if budget.run(model.model, SHARE, seed=seed).is_found:
+        outcome = budget.run(model.model, SHARE, seed=seed)
+        if outcome.is_found:
             responsible.append(words)
-    refuted = f"no tiles fit, at any initiation interval up to {ii} (proven)"
-    if not responsible:
-        return f"{refuted}; no single rule is to blame"
-    return f"{refuted}; it could be mapped without the rule that {', or without the rule that '.join(responsible)}"
+        undecided += outcome.status == "unknown"
+    text = f"no tiles fit, at any initiation interval up to {ii} (proven)"
+    if responsible:
+        text += f"; it could be mapped without the rule that {', or without the rule that '.join(responsible)}"
+    elif not undecided:
+        text += "; no single rule is to blame"
+    if undecided:
+        text += f"; the time was over before it was known of {undecided} of {len(families)} rules whether they are to blame"
+    return text
 
 
 def _without_variables(problem: Problem) -> Problem:

@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 pytest.importorskip("torch")
@@ -14,7 +15,7 @@ import torch
 
 from benchmarks.lib.memory_mapping.optimum import game_optimum
 from benchmarks.lib.memory_mapping.plain_game import reset
-from stowplan.errors import UsageError
+from stowplan.errors import InputError, UsageError
 from stowplan.learned_guidance.memory_mapping.game.game import Action
 from stowplan.learned_guidance.memory_mapping.game.local_search import improve
 from stowplan.learned_guidance.memory_mapping.muzero import exploration
@@ -105,6 +106,15 @@ def test_a_resumed_run_is_the_same_run_bit_for_bit(tmp_path: Path, changes: dict
     assert expected["counters"][4] > 0
     assert len(expected["recent"]["actions"]) > 0
     assert_equal(expected, content(tmp_path / "resumed"))
+
+
+def test_weights_of_other_sizes_are_refused() -> None:
+    weights = trainer_of().learner.network.state_dict()
+    larger = small_config(network=msgspec.structs.replace(SMALL_NETWORK, dynamics_width=24))
+    with pytest.raises(InputError, match="other sizes than the configuration asks for"):
+        Trainer(PROGRAMS, larger, weights=weights)
+    same = Trainer(PROGRAMS, small_config(), weights=weights)
+    assert all(torch.equal(weights[name], weight) for name, weight in same.learner.network.state_dict().items())
 
 
 def looks(count: int) -> Allowance:
