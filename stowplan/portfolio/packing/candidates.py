@@ -31,7 +31,7 @@ from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.parameters import Parameters, parameters
-from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline
+from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline, valleys
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import HeuristicSearch
 from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds, report_if_overloaded
@@ -60,6 +60,15 @@ class SearchParameters(Parameters, frozen=True):
     quick_placed: int = 40_000
     """Number of single buffers that the presolver places while it improves its best plan without overlaps; it takes some tenths
     of a second."""
+    first_valley_work: int = 10_000_000
+    """Work of the search over valleys before the first beam search, as nodes times the sections that a node looks at; it takes
+    some hundredths of a second."""
+    valley_work: int = 200_000_000
+    """Work of the search over valleys before the second beam search, and in ``climb``; it takes about a second."""
+    most_valley_buffers: int = 6_000
+    """Number of buffers above which the search over valleys is left out, because a node looks at too many sections."""
+    least_valley_nodes: int = 10_000
+    """The search over valleys is left out if it could look at fewer nodes than this."""
     explain_seconds: float = 3.0
     """Seconds that the search for an explanation of an infeasible problem may take even if the proof was quicker."""
 
@@ -115,7 +124,8 @@ def _climb_with_overlaps(
     ``rounds`` is the largest number of rounds, None for no limit; plans are reported under the name ``source``.
     """
     report = functools.partial(_report_plan, problem, context, data)
-    HeuristicSearch(data, _target(problem, data), context.seed(), report, context.closed).climb_from(offsets, source, rounds)
+    if len(data.size):
+        HeuristicSearch(data, _target(problem, data), context.seed(), report, context.closed).climb_from(offsets, source, rounds)
 
 
 def _without_overlap_support(source: str) -> Callable[[Search], Search]:
@@ -140,7 +150,12 @@ def _without_overlap_support(source: str) -> Callable[[Search], Search]:
 
 @_without_overlap_support("climb")
 def climb(problem: Problem, context: Context) -> None:
-    """The second heuristic for many buffers: placement outward from the peaks, then from the bottom up with other keys."""
+    """The second heuristic for many buffers: search over valleys (:mod:`.valleys`) unless there are very many buffers, placement
+    outward from the peaks, then placement from the bottom up with other keys."""
+    if len(problem.buffers) <= PARAMS.most_valley_buffers and not report_if_overloaded(context, find_overload(problem)):
+        data = arrays.build(problem)
+        if len(data.size) > 0 and _fill_valleys(problem, context, data, PARAMS.valley_work, 1):
+            return
     _place_from_peaks(problem, context)
     _search(problem, context, PARAMS.few_orders, "climb", 1)
 
@@ -242,14 +257,32 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
 
 @_without_overlap_support("beam2")
 def beam2(problem: Problem, context: Context) -> None:
-    """A second beam search with another seed, because how long a search takes is a matter of luck.
+    """Search over valleys (:mod:`.valleys`), then a second beam search with another seed.
 
-    It supports neither gaps nor fixed offsets.
+    The first finds packings that waste hardly any byte, soon or never. How long the second takes is a matter of luck, so that
+    the first of two beam searches ends sooner on average than one alone. Neither gaps nor fixed offsets are supported.
     """
     if not report_if_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
-        if len(data.size) > 0:
+        if len(data.size) > 0 and not _fill_valleys(problem, context, data, PARAMS.valley_work, 1):
             _search_by_beams(problem, context, data, "beam2", 1)
+
+
+def _fill_valleys(problem: Problem, context: Context, data: Data, work: int, stream: int) -> bool:
+    """Search over valleys (:mod:`.valleys`) if it supports the data; returns whether there is a plan as low as the bound.
+
+    It starts from the best plan of other candidates or, by default, from first fit by size. ``work`` limits the nodes times
+    the sections that a node looks at, and ``stream`` chooses the random numbers (:meth:`Context.seed`).
+    """
+    nodes = work // data.sections if data.sections else 0
+    if not valleys.supports(data) or nodes < PARAMS.least_valley_nodes:
+        return False
+    best = context.heard()
+    plan = None if best is None else best()
+    offsets = None if plan is None else in_units(plan, data)
+    search = canonical.start(data, _capacity(problem, data), context.seed(stream), offsets, part_type=valleys.Part)
+    _run_and_report(problem, context, data, search, "valleys", nodes)
+    return search.finished
 
 
 def _search_by_beams(problem: Problem, context: Context, data: Data, source: str, stream: int = 0) -> None:
@@ -270,6 +303,8 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
     climbing.climb_orders(range(orders.PEAK + 1), "orders", PARAMS.climbs_before_beams)
     if best is None or (best + data.size).max() <= target:
         return
+    if stream == 0 and _fill_valleys(problem, context, data, PARAMS.first_valley_work, stream):
+        return
     part_type = functools.partial(beam.Part, should_stop=context.closed)
     search = canonical.start(data, _capacity(problem, data), seed, best, part_type=part_type)
     _run_and_report(problem, context, data, search, source)
@@ -286,11 +321,18 @@ def _report_plan(problem: Problem, context: Context, data: Data, height: int, of
         context.no_plan(source)
 
 
-def _run_and_report(problem: Problem, context: Context, data: Data, search: canonical.CanonicalSearch, source: str) -> None:
+def _run_and_report(
+    problem: Problem,
+    context: Context,
+    data: Data,
+    search: canonical.CanonicalSearch,
+    source: str,
+    node_limit: int | None = None,
+) -> None:
     """Run a search that raises the bound and lowers the height until they meet, or until the time or the work is used up.
 
     Each better plan and bound is reported under the name ``source``. The search also receives the plans and bounds of other
-    candidates, except in a deterministic run.
+    candidates, except in a deterministic run. ``node_limit`` limits the nodes in place of the work of the run.
     """
 
     def improved() -> None:
@@ -318,7 +360,7 @@ def _run_and_report(problem: Problem, context: Context, data: Data, search: cano
     bounds = [part.bound for part in search.parts]
     if search.finished:
         improved()
-    search.run(improved, should_stop, context.work(work_rates.PACKING_NODES, len(data.size) + 50))
+    search.run(improved, should_stop, node_limit or context.work(work_rates.PACKING_NODES, len(data.size) + 50))
 
 
 def presolve(problem: Problem, context: Context) -> None:
@@ -348,7 +390,7 @@ def presolve(problem: Problem, context: Context) -> None:
                 context,
                 data,
                 best[-1] * data_without_overlaps.unit // data.unit,
-                PARAMS.quick_placed // len(data.size),
+                PARAMS.quick_placed // max(1, len(data.size)),
                 "apart",
             )
     if not context.closed():

@@ -11,6 +11,7 @@ from stowplan.kernel.context import Options
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.csv_files import parse
 from stowplan.models.packing.overlaps import without_overlaps
+from stowplan.models.packing.problem import Buffer, Overlap, Problem
 from stowplan.models.packing.verify import verify
 from stowplan.portfolio.packing import arrays, candidates
 from stowplan.portfolio.packing.keep_close import offsets_by_ejection
@@ -156,3 +157,15 @@ def test_bounds_have_certificates() -> None:
     certificate = stowplan.solve(problem, time_limit=20, certify=True).certificate
     assert (certificate.form, certificate.bound) == ("load", 120)
     certificate.check(problem)
+
+
+@pytest.mark.parametrize("name", ["apart", "canonical", "search", "cpsat"])
+def test_results_of_no_bytes_may_share(name: str) -> None:
+    """Every candidate plans buffers of 0 bytes, of which nothing is left for its arrays."""
+    buffers = (
+        Buffer(id="a", lower=0, upper=2, size=0),
+        Buffer(id="b", lower=1, upper=3, size=0, overlaps=(Overlap(operand="a", distance=0),)),
+    )
+    result = stowplan.solve(Problem(buffers=buffers), time_limit=5, candidates=[name])
+    assert result.status == "optimal"
+    assert result.objective == 0

@@ -1,0 +1,116 @@
+"""Searches for packings at the load, each by itself: ``python -m benchmarks.packing.tight [FILE.csv ...] --seconds 10``.
+
+The instances are the files of minimalloc that are named, rectangles that are cut into buffers (their optimum is the load),
+and made-up problems. Each of the searches ``valleys``, ``canonical`` and ``beam`` (:mod:`stowplan.portfolio.packing`) has
+``--seconds`` seconds of the processor for each instance and seed. The control ``valleys, at random`` is the search over
+valleys with buffers tried in random orders. Prints, for each family and search, how many runs reached the load and the
+median of the seconds that they took, and the median of how far they stay above the load; runs that do not reach it count with
+all their seconds. ``--write PAGE`` puts the table
+between the markers ``tight`` of a page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+import stowplan
+from benchmarks.instances.families import packing_cut
+from benchmarks.lib.tables import table, write_into
+from benchmarks.packing.instances import make
+from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.portfolio.packing import arrays, beam, canonical, valleys
+from stowplan.portfolio.packing.orders import Floats
+
+
+@dataclass
+class AtRandom(valleys.Part):
+    """The search over valleys with buffers tried in random orders."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._keys = self._random_keys()
+
+    def _random_keys(self) -> Iterator[Floats]:
+        chance = np.random.default_rng(self.seed)
+        while True:
+            yield chance.random(len(self.data.size))
+
+
+SEARCHES: dict[str, type[canonical.Part]] = {
+    "valleys": valleys.Part,
+    "valleys, at random": AtRandom,
+    "canonical": canonical.Part,
+    "beam": beam.Part,
+}
+
+
+def made_up(kind: str, count: int, seed: int) -> Problem:
+    """A problem of :mod:`benchmarks.packing.instances`."""
+    rows = zip(*(each.tolist() for each in make(kind, count, seed)), strict=True)
+    return Problem(
+        buffers=tuple(Buffer(id=f"b{at}", lower=low, upper=up, size=size) for at, (low, up, size) in enumerate(rows))
+    )
+
+
+def instances(paths: list[Path]) -> Iterator[tuple[str, Problem]]:
+    """Families with their problems; the seeds are not those of the library of instances."""
+    for path in paths:
+        problem = stowplan.read(path)
+        yield "minimalloc", Problem(buffers=problem.buffers)
+    for count in (200, 500, 1000, 2000, 4000):
+        for seed in (101, 102, 103):
+            yield f"cut, {count} buffers", packing_cut(count, seed)
+    for kind in ("level", "training", "short"):
+        for count in (150, 600):
+            for seed in (101, 102, 103):
+                yield f"{kind}, {count} buffers", made_up(kind, count, seed)
+
+
+def run(problem: Problem, search: str, seed: int, seconds: float) -> tuple[float, float]:
+    """Processor seconds until the load was reached, or all of them; and how far the height is above the load, 0 at it."""
+    data = arrays.build(problem)
+    began = time.process_time()
+    tree = canonical.start(data, None, seed, part_type=SEARCHES[search])
+    load = tree.bound
+    tree.run(lambda: None, lambda: time.process_time() - began > seconds or tree.height == load)
+    height = tree.height or 0
+    return (time.process_time() - began if height == load else seconds), height / load - 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", type=Path, help="CSV files of minimalloc.")
+    parser.add_argument("--seconds", type=float, default=10.0, help="Processor seconds of each run (default: 10).")
+    parser.add_argument("--seeds", type=int, default=5, help="Number of seeds (default: 5).")
+    parser.add_argument("--write", type=Path, help="Put the table between the markers of this page.")
+    arguments = parser.parse_args()
+    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    for family, problem in instances(arguments.files):
+        for search in SEARCHES:
+            for seed in range(arguments.seeds):
+                found[family, search].append(run(problem, search, seed, arguments.seconds))
+    rows = []
+    for family in dict.fromkeys(family for family, _ in found):
+        cells = [family, str(len(found[family, "valleys"]))]
+        for search in SEARCHES:
+            runs = found[family, search]
+            reached = sum(above == 0 for _, above in runs)
+            worst = statistics.median(above for _, above in runs)
+            cells.append(f"{reached}, {statistics.median(seconds for seconds, _ in runs):.3g} s, {worst:.2%}")
+        rows.append(cells)
+    text = table(rows, ("family", "runs", *SEARCHES))
+    print(text)
+    if arguments.write:
+        write_into(arguments.write, {"tight": text})
+
+
+if __name__ == "__main__":
+    main()
