@@ -27,7 +27,8 @@ def table_of(problem: Any, plan: Any) -> OffsetTable:
     Raises
     ------
     UsageError
-        The problem is of no known kind, or plans of this kind, or for this problem, have no offsets.
+        The problem is of no known kind, plans of its kind have no offsets, or the plans of this problem have none, for example
+        those of tier placement if the tiers are not address spaces.
     """
     return check_emittable(problem)(problem, plan)
 
@@ -176,7 +177,8 @@ def _identifier(name: str) -> str:
 def _distinct(names: list[str], first: set[int]) -> list[str]:
     """Makes names unique by appending numbers, and keeps their order.
 
-    The first of several equal names stays as it is. Names at the indices ``first`` take precedence over all others.
+    One of several equal names stays as it is: the first of those whose indices are in the set ``first``, or the first of all if
+    none of their indices is in the set.
     """
     given_names = set(names)
     index_of: dict[str, int] = {}
@@ -197,7 +199,8 @@ def _comment(text: str) -> str:
 def _string(text: str) -> str:
     """A string literal in C.
 
-    Bytes beyond ASCII are three octal digits, because an escape of that length cannot swallow the character behind it.
+    Quotation marks, backslashes, question marks and all bytes that are not printable ASCII become escapes of three octal
+    digits. A character that follows an escape of this length cannot be taken for a part of it.
     """
     plain = {*range(32, 127)} - {*b'"\\?'}
     return '"' + "".join(chr(byte) if byte in plain else f"\\{byte:03o}" for byte in text.encode()) + '"'

@@ -30,7 +30,8 @@ def _options(
 
 
 class _Command(TyperCommand):
-    """A command whose help and usage call arguments ``INPUT``, where typer would write ``{INPUT}`` and ``INPUT <path>``."""
+    """A command whose positional arguments appear in help and usage as, for example, ``INPUT``. Typer itself would write
+    ``{INPUT}`` or ``INPUT <path>``."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
@@ -133,7 +134,8 @@ _FIRST = {"llm": "plan"}
 
 
 def completed(arguments: Sequence[str]) -> list[str]:
-    """The arguments of the command line. If they name only a group whose command may be left out, that command is added."""
+    """The arguments of the command line, with the command of a group added if it is left out. For example, ``llm MODEL``
+    becomes ``llm plan MODEL``; ``llm`` alone and ``llm --help`` stay as they are."""
     group, *rest = arguments or [""]
     if group in _FIRST and rest and rest[0] not in (*_GROUPS[group][1], "-h", "--help"):
         return [group, _FIRST[group], *rest]

@@ -177,7 +177,7 @@ def library_add_command(
         typer.Argument(
             metavar="FILE",
             help="Plan or certificate, from stowplan or from any other program. For packing, it may also be a table of "
-            "offsets in minimalloc's CSV.",
+            "offsets as CSV, in the format of the allocator minimalloc.",
         ),
     ],
     who: Annotated[

@@ -237,9 +237,10 @@ def llm_calibrate_command(
     """Measure the speeds of a machine's devices with llama-bench.
 
     The command measures how many tokens per second are processed in prompts and in generation, with the model on the host and
-    on each device, and fits the speeds of the devices to these rates. It begins with measurements that are needed to tell all
-    speeds apart. Then it always chooses the measurement whose result it can predict least accurately. It ends once it can
-    predict all remaining measurements to within 5 %, or after --most measurements.
+    on each device, and fits the speeds of the devices to these rates. A device has several speeds, such as those of reading
+    weights, reading the key-value cache, and computing a prompt. The command begins with measurements that are needed to tell
+    these speeds apart. Then it always chooses the measurement whose result it can predict least accurately. It ends once it
+    can predict all remaining measurements to within 5 %, or after --most measurements.
     """
     if devices is None:
         raise _no_machine()

@@ -93,7 +93,8 @@ class Outputs:
         return tuple(path for path in paths if path is not None)
 
     def check(self, inputs: Iterable[Path | None]) -> None:
-        """Does what :func:`check_outputs` does. Also raises UsageError if a dependency file is the only file to write."""
+        """Does what :func:`check_outputs` does. Also raises UsageError if a dependency file is the only file to write, or if
+        the file of the plan has the ending of another format, such as ``.png``; :meth:`check_problem` checks ``.csv``."""
         if self.depfile is not None and not self.files:
             raise UsageError("--depfile says what outputs depend on, and none is asked for: expected -o FILE or another")
         check_outputs((*self.files, self.depfile), inputs=inputs)

@@ -126,7 +126,8 @@ def _kind(annotation: Any, place: str) -> Kind:
         annotation, dimensions = typing.get_args(annotation)
     origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is npt.NDArray:
-        # From NumPy 2.5 on, NDArray is a lazily evaluated type alias (PEP 695), which is not replaced by np.ndarray here.
+        # From NumPy 2.5 on, NDArray is a lazily evaluated type alias (PEP 695), and the origin of an annotation is the alias
+        # itself. In earlier versions the origin is np.ndarray, see below.
         return Array(np.dtype(arguments[0]), dimensions)
     if origin is np.ndarray:
         return Array(np.dtype(typing.get_args(arguments[1])[0]), dimensions)

@@ -32,7 +32,7 @@ from stowplan.tables import text_table
 #: Number of rows of the table of buffers in the report, and in text.
 TOP, LINES = 40, 40
 
-#: Maximum number of parts of a buffer that are listed, in addition to parts that are results.
+#: Maximum number of parts of a buffer that are listed, in addition to parts that the model returns.
 _MAX_PARTS = 3
 
 #: Width and height of a layout in points, and height of the panel below it.
@@ -61,7 +61,8 @@ class PackingPresenter(DrawingPresenter):
         return []
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """The height next to the maximum of live bytes and to other plans; then the buffers by offset and start."""
+        """Text that compares the height with the maximum of live bytes and with the heights of other plans, and then lists the
+        buffers by offset and start."""
         layout = build_layout(problem, plan)
         above = layout.height / layout.peak - 1 if layout.peak else 0.0
         lines = [
@@ -159,9 +160,10 @@ def _shared_text(problem: Problem, plan: Plan) -> str:
 
 
 def _contents_of_buffers(problem: Problem) -> dict[str | None, list[str]]:
-    """Remarks about buffers by their ids: which results of the graph they are, and which tensors they contain.
+    """Remarks about buffers by their ids: which results of the model they are, and which tensors they contain.
 
-    Tensors outside the arena are listed under None. Of tensors that are not results, only a few are listed.
+    Results are here the tensors that the model returns. Tensors outside the arena are listed under None. Of tensors that are
+    not results, only a few are listed.
     """
     contents: dict[str | None, list[str]] = {}
     result_names: dict[str, list[str]] = {}
@@ -247,7 +249,8 @@ def build_layout(problem: Problem, plan: Plan) -> Layout:
 
 
 def arena(name: str, layout: Layout, names: Sequence[str]) -> Group:
-    """The group of a trace for a layout; ``names`` are the names of the owners of its boxes, by their numbers."""
+    """A layout as a group of a trace, that is, rows and counters under one heading. ``names`` are the names of the owners of
+    its boxes, by their numbers."""
     residencies = (
         Slice(names[box.owner], box.left, box.right, {"offset": box.bottom, "bytes": box.size}) for box in layout.boxes
     )

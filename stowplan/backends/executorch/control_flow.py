@@ -5,11 +5,11 @@ node's values have None for a value that is no tensor. The framework calls a pla
 that runs them. This back end only plans the outermost graph, together with all its bodies.
 
 *Facts of executorch 1.5.* The framework plans bodies before the graph that runs them, all at the lowest bytes of its arenas. At
-run time a result of ``cond`` becomes the tensor that the branch returned, in the bytes of the branch. Nothing writes the bytes
-that are planned for the result itself, but views of the result are read there nevertheless. ``map`` and ``scan`` copy the
-results of a body in each iteration. They pass some of their arguments to the body in slices, and only the placeholders of
-slices have bytes. The other placeholders of the body are planned, but at run time they are tensors of the outer graph.
-``while_loop`` cannot be emitted.
+run time a result of ``cond`` becomes the tensor that the branch returned, in the bytes of the branch. The framework also plans
+bytes for the result itself. Nothing writes these bytes, but an operator that reads a view of the result reads them
+nevertheless. ``map`` and ``scan`` copy the results of a body in each iteration. They pass some of their arguments to the body
+in slices. The framework plans bytes for all placeholders of the body, but at run time only the placeholders of slices use
+theirs, and the other placeholders are tensors of the outer graph. ``while_loop`` cannot be emitted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Graph:
     specs: tuple[Any, ...]
     """Specifications of the graph's own tensors that have to be planned; tensors of its bodies are not included."""
     pins: tuple[int | None, ...]
-    """[specs] Number of the arena that is prescribed for the tensor; None if none is."""
+    """For each of ``specs``, the number of the arena that is prescribed for the tensor; None if none is."""
     padding: int
     """Bytes at the top of each arena that stay free."""
     nodes: int
@@ -69,7 +69,7 @@ class Graph:
 
     @property
     def reserved(self) -> list[int]:
-        """[arenas] Bytes that executorch has reserved at the bottom, for bodies that it planned before.
+        """For each arena, the bytes at its bottom that executorch has reserved for bodies that it planned before.
 
         The list is empty if the graph has bodies, because they are planned again, together with the graph.
         """
@@ -141,7 +141,7 @@ def read(module: Any, specs: list[Any], padding: int, pending: dict[int, Graph])
             raise UnsupportedError(f"found a graph of {operator} that was not planned, or that others run as well")
         graphs = tuple(pending.pop(id(body)) for body in bodies)
         sliced = MODELLED[operator]
-        # [placeholders of the body] The index of the argument from which each one comes.
+        # For each placeholder of the body, the index of the argument that it comes from.
         argument_of = [at for at, argument in enumerate(node.args) if isinstance(argument, list | tuple) for _ in argument]
         bound = (
             ()
@@ -256,8 +256,8 @@ def assign(graph: Graph, tensors: list[Tensor], roots: Mapping[int, tuple[int, i
     graph, tensors
         The graph, and its tensors as :func:`flatten` returns them.
     roots
-        Arena and offset of tensors that have bytes of their own, by ``id`` of the :class:`Tensor`. Tensors that are not among
-        them, and tensors inside of these, are left out.
+        Arena and offset of tensors that have bytes of their own, by ``id`` of the :class:`Tensor`. A tensor gets a place only
+        if it, or the outermost tensor that it lies inside of, is among them.
     """
     inside = [tensor for tensor in tensors if id(tensor.root()) in roots]
     placed = places(inside, roots)

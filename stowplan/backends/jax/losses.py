@@ -40,7 +40,8 @@ class marked:  # noqa: N801
 
 
 class with_policy:  # noqa: N801
-    """A loss, or a step with marked losses, with a policy. It is a function of the same positional arguments, and not jitted.
+    """Makes a loss, or a step with marked losses, run with a policy. The result is a function of the same positional arguments.
+    It is not jitted.
 
     If the function calls marked losses, the policy applies to these; otherwise it applies to the whole function.
 

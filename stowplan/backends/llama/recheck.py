@@ -1,8 +1,8 @@
 """Checks a placement in a JSON file against its model, for ``stowplan verify MODEL PLAN``.
 
 The options of llama.cpp in the file are read by the rules of llama.cpp (:func:`stowplan.backends.llama.flags.placement_of`),
-and the bytes of each device are counted anew from the GGUF file. The file does not contain the speeds of the machine, so that
-predicted times are not checked.
+and the bytes of weights and caches on each device are counted anew from the GGUF file. The bytes of compute buffers are taken
+from the JSON file. That file does not contain the speeds of the machine, so that predicted times are not checked.
 """
 
 from __future__ import annotations

@@ -46,7 +46,10 @@ NO_LIMIT = 1 << 62
 
 
 class Fitting:
-    """The graphs of one ``TrainingMemory``, with their plans.
+    """The graphs that share the limit of one training loop, with their plans.
+
+    The user describes the limit by a ``TrainingMemory`` (:mod:`~stowplan.backends.torch.entry`). If its option ``strict`` is
+    set, a limit that cannot be met is an error, otherwise a warning.
 
     Parameters
     ----------
@@ -112,7 +115,7 @@ class Fitting:
         return self.base + self.found
 
     def learn(self, phase: Phase, remainder: int) -> bool:
-        """Record the remainder of a phase, in bytes; returns whether it is new and plans depend on the phase."""
+        """Record the remainder of a phase, in bytes; returns whether it is new and plans change the peak of the phase."""
         return self.timeline.record(phase, remainder) > NEWS_SHARE * self.limit and phase.depends_on_plans
 
     def add(
@@ -139,7 +142,7 @@ class Fitting:
         Raises
         ------
         MemoryLimitError
-            No plan is within the limit, and the memory is strict.
+            No plan is within the limit, and ``strict`` is set.
         """
         graph = SpecializedGraph(compile_graph, key, code)
         try:
@@ -157,8 +160,9 @@ class Fitting:
     def prepare(self, graph: SpecializedGraph, inputs: Any, uses: list[Use]) -> None:
         """Plan a graph again if it is due, unless a backward pass runs or one of its ``uses`` waits for one.
 
-        If no better plan is found, the plan of least peak stays; errors of planning become warnings. Raises MemoryLimitError if
-        the plan of least peak has to be sought again and none is within the limit.
+        If no better plan is found, the plan of least peak stays; errors of planning become warnings. If the plan of least peak
+        has to be sought again, torch's errors are raised, and MemoryLimitError if no plan is within the limit and ``strict`` is
+        set.
         """
         if graph.stage is Stage.STALE:
             self._seek_least(graph, inputs)
@@ -220,8 +224,8 @@ class Fitting:
         graph.stage = Stage.MEASURED if graph.least.planned else Stage.DECIDED
 
     def _compiled(self, graph: SpecializedGraph, inputs: Any, request: PlanRequest | None) -> Variant:
-        """Compiles a graph with the plan that the request asks for; without a request, with a plan within its share of the
-        limit."""
+        """Compiles a graph with the plan that the request asks for. Without a request, the limit is divided among the graphs,
+        and the plan must be within the share of this graph."""
         variant = Variant(graph)
         self.planner.request = request
         try:

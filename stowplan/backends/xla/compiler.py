@@ -151,7 +151,8 @@ class Compiler:
         TimeLimitError
             The compilation took longer than it may, or than the deadline allows, or the deadline was cancelled.
         CompileError
-            The compiling process used more memory than it may, or died, or the function cannot be lowered.
+            The compiling process used more memory than it may, or died, or the function cannot be lowered, or another process
+            lowered it differently.
         UsageError
             See :meth:`start`.
         InputError
@@ -300,7 +301,7 @@ class Compiler:
 def record_of(
     answer: Answer, options: Mapping[str, Option], compiled_by: Mapping[str, str], machine: str, digest: str
 ) -> Record:
-    """Returns the record of a result.
+    """Returns the record of a result, which is stored with it and says how it was made.
 
     Parameters
     ----------
@@ -311,7 +312,7 @@ def record_of(
     compiled_by
         The versions of the packages that compiled it.
     machine
-        Name of the machine.
+        Name of the machine under which results are stored (:attr:`stowplan.hardware.targets.XlaChip.machine`).
     digest
         Digest of the lowered function.
     """

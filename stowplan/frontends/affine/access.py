@@ -12,7 +12,8 @@ from stowplan.hardware.affine.program import Tensor
 class Index:
     """A quasi-affine function of loop indices, such as ``2 * i + j // 3``; Python's operators build it.
 
-    Operators raise InputError, which names ``place``, if the function is not quasi-affine or a divisor is less than 1.
+    These operators raise InputError, which names ``place``, if the function is not quasi-affine or a divisor is less than 1.
+    ``//`` and ``%`` with a number on the left, such as ``3 // i``, raise TypeError.
 
     Parameters
     ----------
@@ -21,7 +22,7 @@ class Index:
     extents
         Number of iterations of each loop, outermost first.
     place
-        The operator that the function belongs to, for error messages.
+        Which operator of the affine program uses the function, such as ``operator conv1``, for error messages.
     """
 
     def __init__(self, expression: Expression, extents: Extents, place: str):
@@ -99,9 +100,9 @@ class Variable:
 
 
 def reshaped(shape: Sequence[int], source: Sequence[int]) -> list[Expression]:
-    """The element of an array of shape ``source`` that becomes each element of a reshaped array of shape ``shape``.
+    """For each element of an array that was reshaped from ``source`` to ``shape``, the indices that it had before.
 
-    Returns one expression over the indices of the reshaped array for each dimension of the source. Elements keep their
+    Returns one expression for each dimension of ``source``, in terms of the indices of the reshaped array. Elements keep their
     row-major order. The caller has checked that both shapes have the same number of elements.
     """
     flat = constant(0)

@@ -2,11 +2,11 @@
 
 The *delay* of a value is the number of clocks that it waits at its consumer. If the rules limit delays, two paths between the
 same instructions must take nearly the same time. The number of copies for each value follows from a small integer program over
-the times of instructions and the initiation interval (II). With k copies between a producer and a consumer, the difference of
-their times is bounded by the sum of the bounds for k + 1 steps from one instruction to the next
-(:mod:`stowplan.models.modulo_scheduling.differences`). The program minimizes the number of copies first, and the II second.
-It does not model tiles and slots, so that a balanced graph may still have no plan. An II is *refuted* if these bounds prove
-that no plan has it.
+the times of instructions and the initiation interval (II). For each value, the difference between the times of its producer
+and its consumer has a lower and an upper bound (:mod:`stowplan.models.modulo_scheduling.differences`). An II is *refuted* if
+these bounds prove that no plan has it. Every copy between a producer and a consumer raises both bounds: the lower one by the
+copy's latency, and the upper one also by the longest time on links and the largest delay. The program minimizes the number of
+copies first, and the II second. It does not model tiles and slots, so that a balanced graph may still have no plan.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _SECONDS = 300.0
 def balanced(problem: Problem, fill: Callable[[Instruction], Instruction] = lambda copy: copy) -> Problem:
     """The problem with copy instructions (op ``copy``), if limits on delays refute every II of the problem without them.
 
-    The problem itself is returned if its rules do not limit delays, if an II is not refuted, or if no numbers of copies help.
+    The problem itself is returned if its rules do not limit delays, if an II is not refuted, or if no numbers of copies that
+    help are found.
 
     Parameters
     ----------
@@ -89,8 +90,9 @@ def _copies(problem: Problem, fill: Callable[[Instruction], Instruction]) -> dic
     horizon = (max(problem.latencies) + farthest(problem) + latency + limit) * (structure.count + MOST_COPIES)
     ii = model.new_int_var(min(resource_mii(problem, structure), machine.spoke_depth), machine.spoke_depth, "II")
     time = [model.new_int_var(0, horizon, f"time {number}") for number in range(structure.count)]
-    # If tiles have two colours such that links between them take an even or an odd number of clocks, and values may not wait,
-    # the clocks of an edge must have the parity of the two colours.
+    # Suppose that values may not wait, and that the tiles can be coloured with 0 and 1 such that links take an odd number of
+    # clocks exactly between different colours. Then the clocks that the links of an edge take in total have the same parity as
+    # the sum of the colours of the tiles of its producer and its consumer.
     colours = limit == 0 and two_colours(structure) is not None
     colour = [model.new_bool_var(f"colour {number}") for number in range(structure.count)] if colours else []
     copies: dict[Edge, cp_model.IntVar] = {}
@@ -107,7 +109,8 @@ def _copies(problem: Problem, fill: Callable[[Instruction], Instruction]) -> dic
         if colours:
             turns = model.new_int_var(-horizon, horizon, f"turns of {edge}")
             model.add(clocks - latency * count == colour[edge.target] + colour[edge.source] + 2 * turns)
-    # The II is at most the depth of the spoke RAM, so that one copy less outweighs every difference of the II.
+    # The II is at most the depth of the spoke RAM, which has an entry for each slot of a tile's schedule. With this weight, one
+    # copy less outweighs every difference of the II.
     total = sum(copies.values())
     model.minimize((machine.spoke_depth + 1) * total + ii)
     result = cpsat_runner.run(model, time_limit=_SECONDS, deterministic_limit=_WORK)

@@ -238,8 +238,10 @@ def _cost_data(
 ) -> dict[str, CycleTable | SignatureCosts]:
     """The files of the option ``cycles`` as arguments of ``make_problem``.
 
-    Without a cost model, two modules become a cycle table, and all other files become signatures with their cycles. Raises
-    UsageError if the cost model needs two files and there are more or fewer, and InputError if a file is not valid.
+    A *cycle table* has the cycles that the compiler estimates for each step, read from two modules that were compiled without
+    and with a plan. Without a cost model, two modules become a cycle table, and all other files become signatures with their
+    cycles. Raises UsageError if the cost model needs two files and there are more or fewer, and InputError if a file is not
+    valid.
     """
     from stowplan.frontends.hlo.placed import read_costs, read_cycle_table
 

@@ -13,8 +13,8 @@ from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
 #: Opcodes that combine many elements into one, or the reverse, so that their operands may have more elements than their result.
 _COMBINING = frozenset({"reduce", "scatter", "select-and-scatter", "sort"})
-#: Convolutions with more positions than this are refused, because the time to count their taps (:func:`_convolution_flops`) is
-#: proportional to the number of positions. It is the smaller one of the kernel's and the result's size along a dimension.
+#: A convolution is refused if the kernel and the result are both larger than this along one dimension, because the time to
+#: count its taps (:func:`_convolution_flops`) is proportional to the smaller one of the two sizes.
 _MAX_POSITIONS = 1 << 20
 
 
@@ -58,8 +58,8 @@ def instruction_work(instruction: Instruction, computation: Computation, work_of
     Raises
     ------
     InputError
-        The attributes of a convolution, dot or reduce-window do not fit its operands, or a convolution has a kernel and a
-        result of more than 1,048,576 positions along one dimension.
+        The attributes of a convolution, dot or reduce-window do not fit its operands, or the kernel and the result of a
+        convolution are both larger than 1,048,576 along one dimension.
     """
     opcode = instruction.opcode
     if opcode in NO_ARITHMETIC:
@@ -117,8 +117,10 @@ def _dot_flops(instruction: Instruction, computation: Computation) -> int:
 
 
 def _convolution_flops(instruction: Instruction, computation: Computation) -> int:
-    """Two operations for every product of a kernel element with an input element. A *tap*, which is a position of the kernel at
-    a position of the window, does not count if it meets padding or a hole of a dilated input.
+    """Two operations for every product of a kernel element with an input element.
+
+    A *tap* is a pair of an output position and a kernel position. It does not count if it meets padding or a hole of a dilated
+    input, because it multiplies no input element then.
 
     XLA writes batched matrix products as convolutions whose window slides mostly over padding. If every tap counted, the result
     would be wrong by a factor of the batch size.
@@ -164,17 +166,20 @@ def _valid_taps(size: int, kernel: int, out: int, stride: int, pad: int, left_di
     ``size``, ``kernel`` and ``out`` are the extents of input, kernel and output; ``pad`` is the padding before the input, and
     may be negative. ``left_dilation`` is the distance between neighbouring elements of the input, and ``right_dilation`` that
     of the kernel.
+
+    Output position ``o`` and kernel position ``k`` meet position ``p = o * stride + k * right_dilation - pad`` of the dilated
+    input. An input element is there if ``p`` is a multiple of ``left_dilation`` from 0 to ``(size - 1) * left_dilation``.
     """
     if size == 0:
         return 0
-    if out < kernel:  # The condition is symmetric in output and kernel, so the loop runs over the shorter one.
+    if out < kernel:  # Output and kernel have the same part in the formula of p, so the loop can run over the shorter one.
         kernel, out, stride, right_dilation = out, kernel, right_dilation, stride
     common = math.gcd(stride, left_dilation)
     period = left_dilation // common
     inverse = pow(stride // common, -1, period) if period > 1 else 0
     total = 0
     for tap in range(kernel):
-        # This counts output positions o with 0 <= o * stride + offset <= last, at multiples of the dilation.
+        # For this kernel position, p is o * stride + offset. Count the output positions o whose p is an input element.
         offset = tap * right_dilation - pad
         if offset % common:
             continue

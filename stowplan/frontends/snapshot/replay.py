@@ -1,4 +1,5 @@
-"""Replays a trace to find sizes of blocks, reserved, allocated and requested bytes over time, and PyTorch's layout.
+"""Replays a trace to find out how large each block was, how many bytes were reserved, allocated and requested at each moment,
+and where PyTorch placed the allocations.
 
 Blocks have the sizes that PyTorch's caching allocator gives them (``c10/cuda/CUDACachingAllocator.cpp``): sizes are rounded up,
 and the rest of a large block is split off only if it is large enough. Addresses in the trace say which block the allocator has
@@ -31,8 +32,9 @@ T = TypeVar("T")
 #: Sizes and addresses of blocks are multiples of this many bytes.
 ALIGNMENT = 512
 
-#: The allocator keeps blocks of more than this many bytes and smaller blocks in different segments. From a block in a segment
-#: of large blocks, a rest of at most so many bytes is not split off.
+#: A block of more than this many bytes is *large*. The allocator keeps large blocks and other blocks in different segments. If
+#: it gives a part of a free range of a segment of large blocks to an allocation, and the rest has at most this many bytes, the
+#: rest is not split off but belongs to the block.
 SMALL = 1 << 20
 
 #: The allocator has a rounding setting for sizes from 1 MiB, from 2 MiB, and so on up to 2^15 MiB; this is the last exponent.
@@ -97,10 +99,11 @@ class Replay:
     amounts
         Bytes at each moment, as arrays with an entry for each moment.
     moment
-        The moment that a report describes: the reserved memory is largest, and the allocation ``grown_for`` has begun.
+        The moment that a report describes. It is the moment at which the allocation ``grown_for`` begins or, if that is None,
+        the first moment at which the reserved memory is largest.
     grown_for
-        Number of the allocation for which the last of this memory was reserved; None if the memory was reserved before the
-        trace began.
+        Number of the allocation for which the reserved memory grew to its largest size: the first allocation that begins when
+        it has this size. None if there is none, or if the memory has this size from the start of the trace.
     offsets
         Offset of each allocation in bytes, by its number, in a layout in which segments are next to each other; None if the
         trace does not say in which segment an allocation is, or if there are too many segments.
@@ -198,7 +201,8 @@ class Replay:
             change = np.zeros(trace.end + 1, np.int64)
             np.add.at(change, self._lower, sizes)
             np.add.at(change, end, -sizes)
-            # Allocations that live to the end are included at the last event.
+            # Allocations that are live at the end of the trace are subtracted in the entry after the last event, which is cut
+            # off, so that they count at the last event.
             return np.cumsum(change)[: trace.end]
 
         return Amounts(reserved[: trace.end], held(self._upper, self.block), held(freed, self.block), held(self._upper, size))

@@ -2,7 +2,8 @@
 
 A *memory map* assigns a tier to the weights and to the output of every layer of a network. To *rectify* one that exceeds the
 capacity of a tier means to change it by simple rules to one that can be executed. Tiers are numbers from 0, the slowest one.
-Shapes of arrays are in brackets: ``[n, T]`` has a row for each of n layers, and a column for each of T tiers.
+Shapes of arrays are in brackets: ``[n, T]`` has a row for each of n layers, and a column for each of T tiers. In *step* i the
+chip runs layer i.
 """
 
 from __future__ import annotations
@@ -107,7 +108,9 @@ def _latencies(data: Arrays, weight_tiers: Ints2D, output_tiers: Ints2D, latency
 
 
 def rectify(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
-    """Rectifies memory maps in place, for problems in which tiers are no address spaces.
+    """Rectifies memory maps in place, for problems that only count the bytes in each tier.
+
+    Problems in which tensors also need offsets (``Problem.address_spaces``) are not supported.
 
     Tensors are placed layer by layer, the weights before the output. A tensor that does not fit in its tier goes to the next
     slower tier in which it fits, or else to the next faster one.
@@ -117,7 +120,7 @@ def rectify(data: Arrays, weight_tiers: Ints, output_tiers: Ints) -> Ints:
     data
         The problem.
     weight_tiers, output_tiers
-        ``[K, n]`` the proposed tiers, which are changed in place.
+        ``[K, n]`` the proposed tiers, as contiguous arrays, which are changed in place.
 
     Returns
     -------

@@ -4,7 +4,8 @@ Arithmetic operations compute the function that their names say, if they have al
 constants, and may not say which operand is the address, the predicate or the value. Operations with missing operands, loads,
 stores and similar operations, and *generic* operations, of which only the name is known, are therefore *opaque*: each is an
 arbitrary but fixed function of all its operands and their order. The results still differ if the simulator uses a wrong value
-anywhere.
+anywhere. A *variable* is data in the memory of one tile, which instructions read; it *streams* if every iteration reads a new
+value.
 """
 
 from __future__ import annotations

@@ -24,7 +24,11 @@ Method = Literal["puct", "gumbel"]
 
 
 class SearchConfig(Hyperparameters, frozen=True, kw_only=True):
-    """Settings of the search for a move. The defaults are those of each method's paper and of Wang et al. 2023 (table 6)."""
+    """Settings of the search for a move. The defaults are those of each method's paper and of Wang et al. 2023 (table 6).
+
+    A setting that only one method uses begins with the name of this method. A setting marked as *exploring* has an effect only
+    if :func:`search` is called with ``explore``.
+    """
 
     method: Method = "puct"
     """``puct``: MuZero's search (Schrittwieser et al. 2020, appendix B). ``gumbel``: "Policy improvement by planning with
@@ -55,11 +59,12 @@ class SearchConfig(Hyperparameters, frozen=True, kw_only=True):
     max_considered: Annotated[int, Range(1)] = 16
     """Gumbel: largest number of actions at the root that are simulated."""
     gumbel_scale: Annotated[float, Range(0.0)] = 1.0
-    """Gumbel, exploring: factor of the random part at the root."""
+    """Gumbel, exploring: factor of the Gumbel noise that is added to the logits of the root."""
     c_visit: Annotated[float, Range(0.0)] = 50.0
     """Gumbel: see ``c_scale``."""
     c_scale: Annotated[float, Range(0.0)] = 0.1
-    """Gumbel: sigma(q) = (c_visit + most visits of an action) * c_scale * q, with q in the range of values."""
+    """Gumbel: the weight of values, sigma(q) = (c_visit + most visits of an action) * c_scale * q. Here q is a value divided by
+    the range of all values in the tree (see ``min_span``)."""
 
 
 Bools = npt.NDArray[np.bool_]
@@ -69,9 +74,9 @@ Real = npt.NDArray[np.floating[Any]]
 class Model(Protocol):
     """A model of the game. It takes and returns NumPy arrays, except for hidden states.
 
-    Hidden states are one array of any library whose first axis is that of the games. It has ``shape`` and ``dtype`` and is
-    indexed by arrays as in NumPy, for example a tensor that stays on its device. The search only stores, gathers and returns
-    them.
+    The hidden states of all games form one array, whose first axis numbers the games. It may be of any library, for example a
+    tensor that stays on its device, if it has ``shape`` and ``dtype`` and can be indexed by arrays as in NumPy. The search only
+    stores hidden states, gathers them and gives them back to the model.
     """
 
     def initial(self, observations: Any) -> tuple[Any, Real, Real]:
@@ -119,8 +124,8 @@ def search(
     legal
         (B, A): which actions are legal at the roots. Deeper in the trees, actions with a finite logit are legal.
     rng
-        Source of random numbers for exploration. States draw in their order, so that the numbers of a state do not depend on
-        later states.
+        Source of random numbers for exploration. They are drawn state by state, so that the numbers of a state do not depend on
+        the states after it.
     explore
         Whether to add noise at the root and to draw the action; otherwise the search is deterministic and chooses the best
         action.
@@ -133,7 +138,9 @@ def search(
     Raises
     ------
     ValueError
-        A state has no legal action, shapes do not match, or the model returns a value that is not a number.
+        A state has no legal action, ``legal`` is not two-dimensional, the logits of ``model.initial`` have another shape than
+        ``legal``, or its values or its logits of legal actions are not finite. The results of ``model.recurrent`` are not
+        checked.
     """
     if legal.ndim != 2 or not legal.any(axis=1).all():
         raise ValueError("every state needs a row of flags, at least one of them a legal action")
@@ -189,7 +196,7 @@ def visit_levels(considered: int, simulations: int) -> tuple[int, ...]:
 
 def _simulate(model: Model, hidden: Any, tree: Tree, rules: Rules, legal: Bools, config: SearchConfig) -> None:
     """Run all simulations; states with one legal action need fewer."""
-    # Hidden states of the whole search: [node, game] is that of a node.
+    # ``states[node, game]`` is the hidden state of a node in the tree of a game.
     states = _empty_like(hidden, config.simulations + 1)
     states[0] = hidden
     games = np.arange(len(legal))
@@ -251,7 +258,8 @@ def _from_visits(
 
 
 def _draws(actions: int) -> int:
-    """How many random numbers a state needs: for the noise, for its gamma variates, and for the action."""
+    """How many random numbers a state needs: two for the noise of each action, of which the Gumbel method uses one, and one to
+    draw the action to play."""
     return 2 * actions + 1
 
 

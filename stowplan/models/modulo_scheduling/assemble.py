@@ -5,7 +5,10 @@ build their plans here.
 
 The *II* is the initiation interval, and a *slot* is a clock modulo the II. The *delay* of a value is the time that it waits for
 its consumer. A *start* is an instruction that the hardware starts at a set time; no tile may have two
-(:class:`~.problem.Rules`). A *recurrence* is a cycle of values over several iterations.
+(:class:`~.problem.Rules`). A *recurrence* is a cycle of values over several iterations. A *variable* is data of the loop in the
+memory of a tile. An *asynchronous* value does not go over links between tiles, but over a second network, and is buffered in
+the memory of the tile that reads it. Requests to memory go through *interfaces*, each of which has a number of *ports*, the
+requests that it accepts in one clock. A *port limit* is the largest number of requests that a set of tiles may make in a slot.
 """
 
 from __future__ import annotations
@@ -263,7 +266,8 @@ def make_plan(
     Raises
     ------
     ValueError
-        There are no routes, and no single link leads from the producer of a value over links to its consumer.
+        ``routes`` is None, and a value that is not asynchronous is consumed on a tile to which no single link leads from its
+        producer's tile.
     """
     problem = structure.problem
     starts = choose_starts(structure, tiles)
@@ -305,7 +309,8 @@ def make_plan(
 
 
 def link_between(problem: Problem, one: int, two: int) -> tuple[int, ...]:
-    """The fastest single link from a tile to another, as a route; empty if both are the same tile (feedback).
+    """The fastest single link from a tile to another, as a route. The route is empty if both are the same tile, which needs no
+    link to use its own results.
 
     Raises
     ------

@@ -1,10 +1,12 @@
 """Derived facts about a problem that models, bounds and heuristics use; the verifier does not use them.
 
-* A *group* is a set of instructions that must share a tile because of tile-memory variables.
+* A *variable* is data of the loop in the memory of a tile.
+* An *edge* is a value that one instruction produces and another one consumes. It is *synchronous* if it goes over links between
+  tiles, and asynchronous if it goes over a second network, the *asynchronous fabric*. The latency of the fabric is not fixed;
+  *nominal* clocks are those that plans assume. A *buffer* holds a value that arrives over the fabric.
+* A *group* is a set of instructions that must share a tile because they use the same variables or read the same buffer.
 * A *family* is a set of siblings, which must be on different tiles: the consumers of one producer or, by another rule, also the
   producers of one consumer.
-* An *edge* is a value that one instruction produces and another one consumes. It is *synchronous* if it goes over links between
-  tiles, and asynchronous if it goes over a second network, the *asynchronous fabric*.
 * A *flow* is a set of instructions that synchronous edges connect. A *source* is an instruction that no synchronous value from
   the same iteration triggers. A *start* is a source that the hardware starts at a set time; no tile may have two starts.
 * A *recurrence* is a cycle of values over several iterations. *Recurrent* instructions are on such a cycle.
@@ -307,7 +309,7 @@ class Structure:
 def longest_paths(edges: Iterable[tuple[int, int, int]], begin: Sequence[int]) -> list[int]:
     """Longest paths in a graph: the earliest time of each node that satisfies ``begin`` and the edges.
 
-    Edges that leave a node on a cycle, or a node behind a cycle, are ignored.
+    Edges that leave a node on a cycle, or a node that can be reached from a cycle, are ignored.
 
     Parameters
     ----------

@@ -2,8 +2,8 @@
 
 An *item* occupies bytes of one memory during all of its live range. The kinds have different items (buffers; weights and
 outputs of layers; whole layers), costs and further rules. The conditions under which items fit into memories are defined here.
-For LLM placement the memories here are large enough for all items; its own model limits the bytes of a device, because a part
-of a layer may be on the host.
+LLM placement is an exception: a part of a layer may be on the host, so it limits the bytes of each device in its own model, and
+describes every memory here as large enough for all layers.
 """
 
 from __future__ import annotations

@@ -170,9 +170,10 @@ def _check_layers(layers: tuple[Layer, ...]) -> None:
 
 
 def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
-    """The problem with ``changes["capacity"]``, the value of the option ``--capacity`` in bytes, as size of the fastest tier.
+    """The problem with another size of the fastest tier, which is the last one.
 
-    Other changes are ignored. Raises KeyError if there is no capacity, and InputError if it is out of range.
+    ``changes["capacity"]`` is this size in bytes, given by the option ``--capacity``. Other changes are ignored. Raises
+    KeyError if there is no capacity, and InputError if it is out of range.
     """
     tiers = (*problem.tiers[:-1], msgspec.structs.replace(problem.tiers[-1], capacity=changes["capacity"]))
     return msgspec.structs.replace(problem, tiers=tiers)

@@ -3,10 +3,11 @@
 They are the residencies, a map of fast memory sorted by offset, the queues of copies, and the *timeline*, the times at which
 steps begin. A *residency* is the stay of a tensor in fast memory from one boundary to another; its row in a table is a *slot*.
 A *boundary* is the moment before a step or after the last one. A *use* is the read or write of a tensor by a step, and an
-*access* is all uses of a tensor by one step (:mod:`.arrays`, with two exceptions). An access is *fast* if it is served from
-fast memory. A *replay* simulates the steps and copies, and computes the timeline and the objective. A *copy-in* goes to fast
-memory, a *copy-out* to slow memory. A copy is *queued* at the boundary from which on it may begin, and is *due* at the boundary
-that waits for its end. A *stall* is such a wait that takes time. To *insert* a tensor is to open residencies for it.
+*access* is all uses of a tensor by one step; uses in a loop or during an asynchronous operation can also be one access together
+(:mod:`.arrays`). An access is *fast* if it is served from fast memory. A *replay* simulates the steps and copies, and computes
+the timeline and the objective. A *copy-in* goes to fast memory, a *copy-out* to slow memory. A copy is *queued* at the boundary
+from which on it may begin, and is *due* at the boundary that waits for its end. A *stall* is such a wait that takes time. To
+*insert* a tensor is to open residencies for it.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ class MomentRow:
 
 
 class Totals:
-    """Sums over the plan, and ends of lists."""
+    """Numbers of the whole plan: sums, the first free slot, the range of dirty boundaries, and scratch space of a replay."""
 
     total: int
     """Objective in the last replay (ps), or NEVER if the plan stalls and stalls are forbidden."""
@@ -114,8 +115,9 @@ class Totals:
     reach: int
     """Latest boundary that waits for a replayed copy (scratch space)."""
     insertions: int
-    """Number of insertions of tensors that were started, which identifies the latest one. During an insertion, the map of
-    memory does not change."""
+    """Number of insertions of tensors that have begun. It is the number of the latest insertion, by which cached answers
+    (:class:`MemoRow`) of earlier insertions are recognized as out of date. The answers of one insertion stay right, because the
+    new residencies enter the map of memory only when it ends."""
 
 
 class Draft:
@@ -151,7 +153,12 @@ class MemoRow:
 
 
 class State(NamedTuple):
-    """A partial plan. There are S slots, as many as accesses (A), W windows, T steps, N tensors, U uses and K channels."""
+    """A partial plan.
+
+    There are S slots, as many as accesses (A), T steps, N tensors, U uses and K channels. There are also W *windows*, which are
+    short ranges of steps with lists of their residencies, of at most ``ROOM`` entries each (:mod:`.space`). They are not the
+    windows of copies.
+    """
 
     slots: Sequence[SlotRow]
     """[S] the residencies."""
@@ -160,7 +167,7 @@ class State(NamedTuple):
     order: Ints
     """[S] the map of memory: the slots in use by offset, ``totals.placed`` of them."""
     window_counts: Ints
-    """[W] number of residencies in each window of time (:mod:`.space`)."""
+    """[W] number of residencies in each window."""
     nearby: Ints
     """[W * ROOM] the residencies of each window by offset; undefined for windows with more than ROOM residencies."""
     moments: Sequence[MomentRow]
@@ -168,7 +175,7 @@ class State(NamedTuple):
     began: Ints
     """[T + 1] when each step begins in the last replay, after waiting for copies (ps)."""
     totals: Sequence[Totals]
-    """[1] sums and ends of lists."""
+    """[1] numbers of the whole plan."""
     draft: Sequence[Draft]
     """[1] the insertion that is under way."""
     first_slot: Ints

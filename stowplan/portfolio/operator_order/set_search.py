@@ -38,8 +38,9 @@ PARAMS = parameters(SetSearchParameters, __name__)
 #: ``upper``; or its tables are full and may not grow.
 RUNNING, FOUND, EXHAUSTED, FULL = 0, 1, 2, 3
 
-#: Indices of ``state`` of :func:`search_sets`, in this order: the numbers of closed sets, nodes, heap entries and moves in the
-#: pool; the bound in bytes; the number of the set that completes an order; and the number of expanded nodes.
+#: Indices of ``state`` of :func:`search_sets`, in this order: the numbers of closed sets, of nodes, of heap entries, and of
+#: moves of all sets together (``Sets.pool``); the bound in bytes; the number of the set that completes an order; and the number
+#: of expanded nodes.
 CLOSED, NODES, HEAP, MOVES, BOUND, GOAL, POPS = range(7)
 
 
@@ -113,7 +114,8 @@ class SetSearch:
         if among is not None:
             self._allowed[np.asarray(among, np.int64)] = 1
         self._goal = n if among is None else len(done) + len(among)
-        # Sets are hashed with random numbers of their operators. Lazy operators are members of sets as well.
+        # The hash of a set combines random numbers, one for each operator in it. Lazy operators have random numbers too: they
+        # never run next in a node, but they are members of sets.
         self._random = np.random.default_rng(20_240_607).integers(0, 1 << 63, (n, 2), np.int64).astype(np.uint64)
         # Each set takes about 700 bytes for itself and its nodes (:meth:`_allocate`), and 8 bytes for each word of its bits.
         self._most = max(PARAMS.fewest, int(memory / (8 * self._words + 700)))

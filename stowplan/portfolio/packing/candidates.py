@@ -125,7 +125,8 @@ def _climb_with_overlaps(
     """
     report = functools.partial(_report_plan, problem, context, data)
     if len(data.size):
-        HeuristicSearch(data, _target(problem, data), context.seed(), report, context.closed).climb_from(offsets, source, rounds)
+        search = HeuristicSearch(data, _target(problem, data), context.seed(), report, context.closed)
+        search.climb_from(offsets, source, rounds)
 
 
 def _without_overlap_support(source: str) -> Callable[[Search], Search]:
@@ -150,8 +151,8 @@ def _without_overlap_support(source: str) -> Callable[[Search], Search]:
 
 @_without_overlap_support("climb")
 def climb(problem: Problem, context: Context) -> None:
-    """The second heuristic for many buffers: search over valleys (:mod:`.valleys`) unless there are very many buffers, placement
-    outward from the peaks, then placement from the bottom up with other keys."""
+    """The second heuristic for many buffers: search over valleys (:mod:`.valleys`), placement outward from the peaks, then
+    placement from the bottom up with other keys. The first is left out if there are very many buffers."""
     if len(problem.buffers) <= PARAMS.most_valley_buffers and not report_if_overloaded(context, find_overload(problem)):
         data = arrays.build(problem)
         if len(data.size) > 0 and _fill_valleys(problem, context, data, PARAMS.valley_work, 1):

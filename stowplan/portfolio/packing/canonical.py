@@ -7,8 +7,9 @@ the capacity, :func:`find_conflict` explains why: it returns a span of time and 
 both as small as possible.
 
 :class:`stowplan.portfolio.packing.arrays.Data` has the buffers: time is divided into *sections*, sizes and offsets are counted
-in *units*, and n is the number of buffers. A *part* is a set of buffers whose lives do not meet those of any other buffer, so
-that it can be packed independently. Overlaps are not supported. Nothing in this module raises an error, except as stated.
+in *units* of ``Data.unit`` bytes, and n is the number of buffers. A *part* is a set of buffers whose lives do not meet those of
+any other buffer, so that it can be packed independently. *Overlaps*, pairs of buffers that may share bytes although both are
+live, are not supported. Nothing in this module raises an error, except as stated.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class TreeSearchParameters(Parameters, frozen=True):
     shortest_run: int = 3000
     """Largest number of nodes of the shortest run; the lengths of restarts follow Luby's sequence (:func:`luby`)."""
     aims: tuple[float, ...] = (1.0, 0.7, 0.85)
-    """Parts of the way from the bound (0) to one unit below the best height (1). Runs that do not look for a plan at the bound
-    look for one at these heights, one after the other. At one of them a plan may be found at once, although one a little lower
-    is out of reach."""
+    """The heights that runs try, one after the other, if they do not look for a plan at the bound. Each is a fraction of the
+    distance from the bound (0) to one unit below the best height (1). There are several, because a plan may be found quickly at
+    one height although no run is long enough to find a slightly lower plan."""
     bound_runs: int = 64
     """Number of runs at the bound after which only every fourth run looks for a plan there. Before, every second run does,
     because the bound is often the optimum."""
@@ -68,7 +69,8 @@ class Part:
     seed: int
     """Seed of the random orders."""
     simple_orders: bool = True
-    """Whether the first runs place buffers of equal offset in orders by single features."""
+    """Whether the first runs sort buffers by a single feature, such as the length of the life, alone or after the pressure
+    (:func:`.orders.random_keys`). This order decides which of two buffers at the same offset is placed first."""
     best: int | None = None
     """Height of the best plan so far; None if there is none."""
     runs: int = 0
@@ -203,7 +205,7 @@ def start(
     simple_orders: bool = True,
     part_type: Callable[..., Part] = Part,
 ) -> CanonicalSearch:
-    """Set up a search, with the load of each part as its first bound.
+    """Set up a search. The first bound of each part is its load or, if that is higher, the top of its highest fixed buffer.
 
     Parameters
     ----------
@@ -273,7 +275,7 @@ class Conflict:
 def clip(problem: Problem, numbers: Sequence[int], start: int, end: int) -> Problem:
     """The problem with only the buffers ``numbers``, and with only the part of their lives that lies in ``[start, end)``.
 
-    Buffers that take no bytes in this span are left out.
+    Buffers that are not live in this span are left out.
     """
     clipped: list[Buffer] = []
     for number in numbers:
@@ -297,10 +299,11 @@ def find_conflict(problem: Problem, seed: int, node_limit: int, should_stop: Cal
     seed
         Seed of the searches that prove subproblems infeasible.
     node_limit
-        Nodes that all these searches may use together. If they are not enough, the conflict is valid, but it may not be
-        irreducible.
+        Nodes that all these searches may use together. Once they are used up, each further search ends after one run. The
+        conflict is then valid, but it may not be irreducible.
     should_stop
-        Function that ends the search for a smaller conflict, with the same effect as ``node_limit``.
+        Function that returns whether to end the search for a smaller conflict. If it does, the conflict is valid as well, but
+        it may not be irreducible.
     """
     return _DeletionFilter(problem, seed, node_limit, should_stop).run()
 

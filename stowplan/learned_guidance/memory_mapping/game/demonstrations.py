@@ -4,6 +4,9 @@ A plan determines for every use whether it is fast, where its content comes from
 action with the same meaning (:func:`suggest_action`). Offsets and copy windows are chosen by the game. A suggestion may
 therefore be illegal, and then the nearest legal action is played. Features that the game does not have are lost: preloads, a
 second channel, and copies that stall.
+
+A visit that overwrites its tensor completely is one *output move*. Any other visit is an *input move* for its reads and, if it
+writes, also an output move for its writes.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ class Demonstration:
 def actions_of(problem: Problem, plan: Plan, game: CompiledGame | None = None) -> Demonstration:
     """The game that is closest to a valid plan.
 
-    A move that keeps content that is in fast memory anyway is free, and is made if it saves time, whatever the plan does.
+    The game deviates from the plan if the action is illegal. It also does so for an input move whose content is in fast memory
+    already and stays there for the whole visit: NoCopy then occupies no more memory, and is chosen if it costs no time.
+    Visits that also write and that the plan serves from slow memory are an exception.
 
     Parameters
     ----------
@@ -73,9 +78,10 @@ def suggest_action(problem: Problem, plan: Plan, moves: Sequence[Move]) -> tuple
 
 
 def _choose(state: CompiledState, suggestion: Action) -> Action:
-    """The suggestion or the nearest legal action; or NoCopy, if that is free and saves time."""
+    """The suggestion or the nearest legal action; or NoCopy, if that occupies no more fast memory and costs no time."""
     legal, move = state.legal, state.game.moves[state.position]
-    # For a visit that also writes, serving the read from fast memory would decide about the write as well.
+    # The input and the output move of a visit must both be fast or both be slow. If the plan serves such a visit from slow
+    # memory, a fast read would force the write to be fast as well.
     if legal[Action.NOCOPY] and not move.is_output and not (move.has_output and suggestion == Action.DROP):
         start, end, _ = state.placements[Action.NOCOPY]
         if start == end and state.benefit_ps >= 0:
@@ -111,7 +117,7 @@ class _Reader:
         """The action of an input move. It is Drop if the uses are slow, NoCopy if the plan has used the content in the same
         residency before, and Copy if the content is copied in."""
         steps = self._fast_steps[move.tensor]
-        # A visit that only updates the tensor has no reads of its own.
+        # All fast uses count, not only reads: the input move of a visit that only writes a part of the tensor has no reads.
         first = bisect_left(steps, move.start)
         if first == len(steps) or steps[first] >= move.end:
             return Action.DROP

@@ -34,7 +34,8 @@ class Curriculum:
     def __init__(self, problems: Sequence[Problem]):
         self.problems = tuple(problems)
         self.least = [least_ii(problem) for problem in problems]
-        """Least initiation interval of each problem at which an instruction can be placed, as far as it is known."""
+        """Lower bound of the initiation interval of each problem. It rises when an episode finds that no instruction can be
+        placed at an interval."""
         self.next = list(self.least)
         """Initiation interval of the next episode of each problem."""
         self.best: list[tuple[int, list[int], list[int]] | None] = [None] * len(problems)
@@ -129,7 +130,11 @@ class Lesson(gymnasium.Env[Observation, np.int64]):
 
 
 def limits_of(problems: Sequence[Problem]) -> Limits:
-    """Return limits that hold all problems, and some intervals above the lower bound."""
+    """Return *limits*, the sizes of the padded arrays of an observation, into which all problems fit.
+
+    There are slots for intervals up to :data:`.SLACK` above the lower bound of each problem, as far as its spoke RAM has
+    entries. Raise ValueError if there are no problems.
+    """
     return Limits.of(tuple(problems), max(min(problem.machine.spoke_depth, least_ii(problem) + SLACK) for problem in problems))
 
 
@@ -146,7 +151,7 @@ def lessons(problems: Sequence[Problem], config: PpoConfig, curriculum: Curricul
     return [Lesson(copy.copy(first), curriculum) for _ in range(config.environments)]
 
 
-#: Largest number of steps of one plan in a batch.
+#: Largest number of steps that are added to a batch each time a plan is drawn.
 TOGETHER = 12
 
 
@@ -181,8 +186,12 @@ class Examples:
             self._plans.append(([seen for seen, _ in steps], [action for _, action in steps]))
 
     def batch(self, size: int, rng: np.random.Generator) -> tuple[dict[str, Tensor], Tensor]:
-        """Draw ``size`` steps, up to :data:`TOGETHER` of each plan, because they share the embedding of its graph. Return the
-        observations and the actions to choose. There must be at least one plan; otherwise ValueError is raised."""
+        """Draw ``size`` steps, and return their observations and the actions to choose.
+
+        Plans are drawn one after the other, and each gives up to :data:`TOGETHER` different steps. Steps of the same plan are
+        cheaper than steps of different ones, because they share the embedding of the plan's graph. Raise ValueError if there is
+        no plan.
+        """
         seen: list[Observation] = []
         actions: list[int] = []
         while len(seen) < size:

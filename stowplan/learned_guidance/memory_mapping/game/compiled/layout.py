@@ -2,14 +2,17 @@
 
 A state is a flat vector ``data`` of int64. The tables say where its sections begin (``at = tables.program[0]``). Moves,
 tensors, slots, steps and residencies are numbered as in the game; times are in picoseconds, offsets in bytes, ranges are
-half-open, and flags are 0 or 1.
+half-open, and flags are 0 or 1. *Weighted* times are multiplied by the number of times that the step runs. A visit that
+overwrites its tensor completely is one *output move*; any other visit is an *input move* for its reads and, if it writes, also
+an output move. In a *uniform* alias group, all uses must be fast or all slow.
 
 * *head*, at 0: scalars, and the legal actions and placements of the current move; the names of this file up to :data:`HEAD`
 * *tensors*, at ``at.at_tensors``: :data:`TENSOR` cells for each tensor
 * *slots*, at ``at.at_slots``: :data:`SLOT` cells for each slot of the channel
 * *latencies*, at ``at.at_latencies``: a cell for each step: its weighted latency (ps) with the current fast uses
-* *pieces*, at ``at.at_pieces``: a cell for each piece of each step (``PartRow.first_piece``), its weighted value (ps); a
-  step with a table has one cell, the number of the subset that is fast
+* *pieces*, at ``at.at_pieces``: for each piece of each step, a cell with its weighted value (ps). For a step with a latency
+  table there is one cell instead, with the number of the subset of its uses that are fast. The first cell of a step is
+  ``tables.PartRow.first_piece`` cells after the start of the section
 * *dropped*, at ``at.at_dropped``: a flag for each alias group, set where Drop-backup forbids to place it
 * *rows*, at ``at.at_rows``: :data:`ROW` cells for each move
 
@@ -72,9 +75,9 @@ INPUT_FAST = 2
 BINDS = 4
 """Placements constrain later moves, so that dropping all of them is not possible."""
 GROUP_FAST = 8
-"""Uniform alias group: decided to be fast."""
+"""The tensor is a uniform alias group, and a move has decided that its uses are fast."""
 GROUP_SLOW = 16
-"""Uniform alias group: decided to be slow."""
+"""The tensor is a uniform alias group, and a move has decided that its uses are slow."""
 
 NEVER = 1 << 62
 """Later than any boundary."""
@@ -88,7 +91,8 @@ MARKS = 1
 """Sum of the marks below that are set, and of :data:`COVERED` for each window that contains the slot."""
 
 CROSSED = 1
-"""Some window contains both this slot and the next. No second window does (equation 6)."""
+"""Some window contains both this slot and the next. No second window may, since equation 6 of the paper (Wang et al. 2023)
+allows two windows to share at most one slot."""
 INTERIOR = 2
 """Some window contains this slot and both its neighbours. Then no other window contains it."""
 COVERED = 4
