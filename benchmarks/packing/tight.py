@@ -7,12 +7,21 @@ valleys with buffers tried in random orders. Prints, for each family and search,
 median of the seconds that they took, and the median of how far they stay above the load; runs that do not reach it count with
 all their seconds. ``--write PAGE`` puts the table
 between the markers ``tight`` of a page.
+
+With ``--runs``, whole runs of ``solve`` are compared instead, with the search over valleys and without it; ``--seconds`` is
+then their time limit. The table has the same cells, with seconds since the call, and is put between the markers
+``tight-runs``.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -25,6 +34,7 @@ import stowplan
 from benchmarks.instances.families import packing_cut
 from benchmarks.lib.tables import table, write_into
 from benchmarks.packing.instances import make
+from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.problem import Buffer, Problem
 from stowplan.portfolio.packing import arrays, beam, canonical, valleys
 from stowplan.portfolio.packing.orders import Floats
@@ -85,31 +95,72 @@ def run(problem: Problem, search: str, seed: int, seconds: float) -> tuple[float
     return (time.process_time() - began if height == load else seconds), height / load - 1
 
 
+def solved(problem: Problem, seed: int, seconds: float) -> tuple[float, float]:
+    """The same of a run of ``solve``, in seconds since the call."""
+    load = load_bound(problem)
+    result = stowplan.solve(problem, time_limit=seconds, seed=seed)
+    at_load = [entry.seconds for entry in result.history if entry.objective == load]
+    height = load if result.objective is None else result.objective
+    return (at_load[0] if at_load else seconds), height / load - 1
+
+
+#: Values of the parameters with which runs leave the search over valleys out.
+WITHOUT = "[packing.candidates]\nfirst_valley_work = 0\nvalley_work = 0\n"
+
+
+def compared(arguments: argparse.Namespace) -> dict[tuple[str, str], list[tuple[float, float]]]:
+    """Runs with and without the search over valleys, each variant in processes of its own."""
+    found = defaultdict(list)
+    command = [sys.executable, "-m", "benchmarks.packing.tight", "--child", "--seeds", str(arguments.seeds)]
+    command += ["--seconds", str(arguments.seconds), *map(str, arguments.files)]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "without.toml")
+        path.write_text(WITHOUT, encoding="utf-8")
+        for variant, parameters in (("with", ""), ("without", str(path))):
+            environment = {**os.environ, **({"STOWPLAN_PARAMETERS": parameters} if parameters else {})}
+            output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
+            for line in output.splitlines():
+                family, *row = json.loads(line)
+                found[family, variant].append((row[0], row[1]))
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", type=Path, help="CSV files of minimalloc.")
     parser.add_argument("--seconds", type=float, default=10.0, help="Processor seconds of each run (default: 10).")
     parser.add_argument("--seeds", type=int, default=5, help="Number of seeds (default: 5).")
     parser.add_argument("--write", type=Path, help="Put the table between the markers of this page.")
+    parser.add_argument("--runs", action="store_true", help="Compare whole runs with the search over valleys and without it.")
+    parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    for family, problem in instances(arguments.files):
-        for search in SEARCHES:
+    if arguments.child:
+        for family, problem in instances(arguments.files):
             for seed in range(arguments.seeds):
-                found[family, search].append(run(problem, search, seed, arguments.seconds))
+                print(json.dumps([family, *solved(problem, seed, arguments.seconds)]), flush=True)
+        return
+    if arguments.runs:
+        found = compared(arguments)
+    else:
+        for family, problem in instances(arguments.files):
+            for search in SEARCHES:
+                for seed in range(arguments.seeds):
+                    found[family, search].append(run(problem, search, seed, arguments.seconds))
+    searches = ("with", "without") if arguments.runs else tuple(SEARCHES)
     rows = []
     for family in dict.fromkeys(family for family, _ in found):
-        cells = [family, str(len(found[family, "valleys"]))]
-        for search in SEARCHES:
+        cells = [family, str(len(found[family, searches[0]]))]
+        for search in searches:
             runs = found[family, search]
             reached = sum(above == 0 for _, above in runs)
             worst = statistics.median(above for _, above in runs)
             cells.append(f"{reached}, {statistics.median(seconds for seconds, _ in runs):.3g} s, {worst:.2%}")
         rows.append(cells)
-    text = table(rows, ("family", "runs", *SEARCHES))
+    text = table(rows, ("family", "runs", *searches))
     print(text)
     if arguments.write:
-        write_into(arguments.write, {"tight": text})
+        write_into(arguments.write, {"tight-runs" if arguments.runs else "tight": text})
 
 
 if __name__ == "__main__":
