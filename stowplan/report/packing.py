@@ -217,6 +217,22 @@ class Layout:
     """Highest end of a buffer, in bytes."""
 
 
+def _occupied(boxes: Sequence[Box], times: NDArray[np.int64]) -> NDArray[np.int64]:
+    """[n] bytes that at least one box covers from each of the moments ``times`` [n + 1] to the next."""
+    boxes = sorted(boxes, key=lambda box: box.bottom)
+    start, end, bottom, size = (
+        np.array([getattr(box, name) for box in boxes], np.int64) for name in ("left", "right", "bottom", "size")
+    )
+    top = bottom + size
+    occupied = np.zeros(len(times) - 1, np.int64)
+    for at, moment in enumerate(times[:-1]):
+        is_live = (start <= moment) & (moment < end)
+        lows, highs = bottom[is_live], np.maximum.accumulate(top[is_live])
+        covered = np.maximum(lows, np.concatenate(([0], highs[:-1]))) if len(lows) else lows
+        occupied[at] = np.maximum(highs - covered, 0).sum()
+    return occupied
+
+
 def build_layout(problem: Problem, plan: Plan) -> Layout:
     """Lays out a plan, which need not be valid, because a picture may show what is wrong with it. Raises ValueError if it does
     not have one offset for each buffer."""
@@ -230,11 +246,10 @@ def build_layout(problem: Problem, plan: Plan) -> Layout:
         for start, end in buffer.pieces:
             changes[start] = changes.get(start, 0) + buffer.size
             changes[end] = changes.get(end, 0) - buffer.size
-    for (result, operand), size in shared_bytes(problem, plan.offsets).items():
-        changes[problem.buffers[result].lower] -= size
-        changes[problem.buffers[operand].upper] += size
     times = np.array(sorted(changes) or [0, 1], dtype=np.int64)
     load = np.cumsum([changes.get(int(time), 0) for time in times])[:-1].astype(np.int64)
+    if problem.overlaps:
+        load = _occupied(boxes, times)
     return Layout(
         problem=problem,
         plan=plan,

@@ -16,8 +16,8 @@ from stowplan.errors import InputError, UsageError
 from stowplan.kernel.kind import kind_of
 from stowplan.models.packing.csv_files import parse
 from stowplan.models.packing.overlaps import without_overlaps
-from stowplan.models.packing.plan import Plan
-from stowplan.models.packing.problem import Buffer, Problem
+from stowplan.models.packing.plan import Plan, make_plan
+from stowplan.models.packing.problem import Buffer, Overlap, Problem
 from stowplan.report import packing
 from stowplan.report.boxes import assign_colours
 from stowplan.report.packing import axis_top, build_layout, heading, layouts_section, plots
@@ -173,3 +173,31 @@ def test_a_hatching_has_a_line_however_small_the_rectangle_is() -> None:
     ((begin, end),) = [line.points for line in hatch(1.0, 1.01, 3.0, 3.01, (7, 7))]
     assert 1.0 <= begin[0] < end[0] <= 1.01
     assert 3.0 - 1e-9 <= begin[1] < end[1] <= 3.01 + 1e-9
+
+
+def test_bytes_that_several_buffers_share_count_once() -> None:
+    chain = Problem(
+        buffers=(
+            Buffer(id="a", lower=0, upper=6, size=8),
+            Buffer(id="b", lower=2, upper=7, size=8, overlaps=(Overlap(operand="a", distance=None),)),
+            Buffer(
+                id="c",
+                lower=3,
+                upper=8,
+                size=8,
+                overlaps=(Overlap(operand="a", distance=None), Overlap(operand="b", distance=None)),
+            ),
+        )
+    )
+    assert set(build_layout(chain, make_plan(chain, (0, 0, 0))).load.tolist()) == {8}
+    # The result ends first, so that its operand's bytes are its own again.
+    early = Problem(
+        buffers=(
+            Buffer(id="a", lower=0, upper=10, size=8),
+            Buffer(id="r", lower=2, upper=5, size=8, overlaps=(Overlap(operand="a", distance=None),)),
+            Buffer(id="c", lower=5, upper=10, size=8),
+        )
+    )
+    layout = build_layout(early, make_plan(early, (0, 0, 8)))
+    assert layout.times.tolist() == [0, 2, 5, 10]
+    assert layout.load.tolist() == [8, 8, 16]
