@@ -13,7 +13,6 @@ class Index:
     """A quasi-affine function of loop indices, such as ``2 * i + j // 3``; Python's operators build it.
 
     These operators raise InputError, which names ``place``, if the function is not quasi-affine or a divisor is less than 1.
-    ``//`` and ``%`` with a number on the left, such as ``3 // i``, raise TypeError.
 
     Parameters
     ----------
@@ -68,11 +67,17 @@ class Index:
 
     __rmul__ = __mul__
 
-    def __floordiv__(self, other: int) -> Index:
+    def __floordiv__(self, other: Index | int) -> Index:
         return self._made(floor_divide(self.expression, self._number(other, "//"), self._extents))
 
-    def __mod__(self, other: int) -> Index:
+    def __rfloordiv__(self, other: int) -> Index:
+        return self._made(self._made(constant(0))._other(other, "//")) // self
+
+    def __mod__(self, other: Index | int) -> Index:
         return self._made(modulo(self.expression, self._number(other, "%"), self._extents))
+
+    def __rmod__(self, other: int) -> Index:
+        return self._made(self._made(constant(0))._other(other, "%")) % self
 
 
 class Variable:

@@ -135,7 +135,9 @@ def _convolution_flops(instruction: Instruction, computation: Computation) -> in
         label = str(dim)
         kernel, size = right.dims[right_labels.index(label)], out.dims[out_labels.index(label)]
         if min(kernel, size) > _MAX_POSITIONS:
-            raise instruction.error(f"found a window of {kernel} by {size} positions, expected fewer than {_MAX_POSITIONS}")
+            raise instruction.error(
+                f"found a window of {kernel} by {size} positions, expected at most {_MAX_POSITIONS} on a side"
+            )
         taps *= _valid_taps(
             left.dims[left_labels.index(label)],
             kernel,

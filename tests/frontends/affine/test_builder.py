@@ -117,6 +117,10 @@ def test_indices_that_are_not_affine() -> None:
     x = b.input("x", (9,))
     with bad("non-affine index .i0. \\* .i1.", "operator square"):
         b.copy("square", (3, 3), lambda i, j: x[i * j], (3, 3), lambda i, j: (i, j))
+    with bad("non-affine index .3. // .i0.", "operator left"):
+        b.copy("left", (3,), lambda i: x[3 // i], (3,), lambda i: i)
+    with bad("non-affine index .3. % .i0.", "operator left"):
+        b.copy("left", (3,), lambda i: x[3 % i], (3,), lambda i: i)
     with bad("non-affine index .i0. // .i1.", "operator ratio"):
         b.copy("ratio", (3, 3), lambda i, j: x[i // j], (3, 3), lambda i, j: (i, j))
     with bad("whole numbers", "operator half"):
