@@ -27,6 +27,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -84,31 +85,43 @@ def instances(paths: list[Path]) -> Iterator[tuple[str, Problem]]:
                 yield f"{kind}, {count} buffers", made_up(kind, count, seed)
 
 
-def run(problem: Problem, search: str, seed: int, seconds: float) -> tuple[float, float]:
-    """Processor seconds until the load was reached, or all of them; and how far the height is above the load, 0 at it."""
+class Outcome(NamedTuple):
+    """What a run found."""
+
+    reached: bool
+    """Whether the plan is at the load within the limit."""
+    seconds: float
+    """Seconds until then; the limit if it is not reached."""
+    above: float
+    """How far the height is above the load at the end, as a fraction of the load."""
+
+
+def run(problem: Problem, search: str, seed: int, seconds: float) -> Outcome:
+    """Run one search by itself, in seconds of the processor; a last step may take longer than the limit, and does not count."""
     data = arrays.build(problem)
     began = time.process_time()
     tree = canonical.start(data, None, seed, part_type=SEARCHES[search])
     load = tree.bound
     tree.run(lambda: None, lambda: time.process_time() - began > seconds or tree.height == load)
-    height = tree.height or 0
-    return (time.process_time() - began if height == load else seconds), height / load - 1
+    took, height = time.process_time() - began, tree.height or 0
+    reached = height == load and took <= seconds
+    return Outcome(reached, took if reached else seconds, height / load - 1)
 
 
-def solved(problem: Problem, seed: int, seconds: float) -> tuple[float, float]:
-    """The same of a run of ``solve``, in seconds since the call."""
+def solved(problem: Problem, seed: int, seconds: float) -> Outcome:
+    """What a run of ``solve`` finds, in seconds since the call."""
     load = load_bound(problem)
     result = stowplan.solve(problem, time_limit=seconds, seed=seed)
     at_load = [entry.seconds for entry in result.history if entry.objective == load]
     height = load if result.objective is None else result.objective
-    return (at_load[0] if at_load else seconds), height / load - 1
+    return Outcome(bool(at_load), at_load[0] if at_load else seconds, height / load - 1)
 
 
 #: Values of the parameters with which runs leave the search over valleys out.
 WITHOUT = "[packing.candidates]\nfirst_valley_work = 0\nvalley_work = 0\n"
 
 
-def compared(arguments: argparse.Namespace) -> dict[tuple[str, str], list[tuple[float, float]]]:
+def compared(arguments: argparse.Namespace) -> dict[tuple[str, str], list[Outcome]]:
     """Runs with and without the search over valleys, each variant in processes of its own."""
     found = defaultdict(list)
     command = [sys.executable, "-m", "benchmarks.packing.tight", "--child", "--seeds", str(arguments.seeds)]
@@ -121,7 +134,7 @@ def compared(arguments: argparse.Namespace) -> dict[tuple[str, str], list[tuple[
             output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
             for line in output.splitlines():
                 family, *row = json.loads(line)
-                found[family, variant].append((row[0], row[1]))
+                found[family, variant].append(Outcome(*row))
     return found
 
 
@@ -134,7 +147,7 @@ def main() -> None:
     parser.add_argument("--runs", action="store_true", help="Compare whole runs with the search over valleys and without it.")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
+    found: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
     if arguments.child:
         for family, problem in instances(arguments.files):
             for seed in range(arguments.seeds):
@@ -153,9 +166,9 @@ def main() -> None:
         cells = [family, str(len(found[family, searches[0]]))]
         for search in searches:
             runs = found[family, search]
-            reached = sum(above == 0 for _, above in runs)
-            worst = statistics.median(above for _, above in runs)
-            cells.append(f"{reached}, {statistics.median(seconds for seconds, _ in runs):.3g} s, {worst:.2%}")
+            reached = sum(outcome.reached for outcome in runs)
+            seconds, above = (statistics.median(values) for values in list(zip(*runs, strict=True))[1:])
+            cells.append(f"{reached}, {seconds:.3g} s, {above:.2%}")
         rows.append(cells)
     text = table(rows, ("family", "runs", *searches))
     print(text)
