@@ -50,6 +50,8 @@ _STARTS = (
     (0, b"GGUF", "a GGUF file, which holds a language model", "expected another input: run 'stowplan llm {file} --devices "
     "machine.toml' to place the model on devices"),
     (4, b"TFL3", "a TensorFlow Lite model", "expected a name that ends in .tflite"),
+    (4, b"ET12", "a program of ExecuTorch", "expected the program before it is exported: ExecuTorch programs are planned "
+    "during the export, from Python (docs/guide/executorch.md)"),
     (0, b"PK\x03\x04", "a ZIP archive", "expected a name that ends in .pt2 if it is a program of torch.export"),
 )  # fmt: skip
 

@@ -33,6 +33,12 @@ def test_a_model_under_another_name(cli: Cli, tmp_path: Path) -> None:
     assert error_line(cli("solve", archive)).endswith("expected a name that ends in .pt2 if it is a program of torch.export")
 
 
+def test_a_program_of_executorch(cli: Cli, tmp_path: Path) -> None:
+    program = tmp_path / "model.pte"
+    program.write_bytes(bytes(4) + b"ET12" + bytes(100))
+    assert "found a program of ExecuTorch, expected the program before it is exported" in error_line(cli("solve", program))
+
+
 def test_text_of_no_known_format(cli: Cli, tmp_path: Path) -> None:
     for name, ending in (
         ("notes.md", "(a file is read as HLO text if it is in none of the other formats that 'stowplan solve --help' lists)"),

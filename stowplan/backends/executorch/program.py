@@ -202,15 +202,21 @@ def offset_table(program: Any, method: str | None = "forward") -> OffsetTable:
             alignment = max([1, *(row.alignment for row in own_rows if row.arena == first + number)])
             arenas.append(Arena(name=f"{prefix}arena{number}", bytes=size, alignment=alignment))
         rows += own_rows
-    digest = hashlib.sha256(files.encode(rows)).hexdigest()
+    # Programs of ExecuTorch have no problem file. The digest of the tensors without their offsets stands for its digest.
+    tensors = [msgspec.structs.replace(row, offset=0) for row in rows]
     return OffsetTable(
         kind="packing",
         program=", ".join(names),
-        problem_digest=digest,
-        plan_digest=digest,
+        problem_digest=_digest(tensors),
+        plan_digest=_digest(rows),
         arenas=tuple(arenas),
         rows=tuple(rows),
     )
+
+
+def _digest(rows: list[OffsetRow]) -> str:
+    """The SHA-256 digest of rows, in hexadecimal digits."""
+    return hashlib.sha256(files.encode(rows)).hexdigest()
 
 
 def _rows(graph_module: Any, prefix: str, first_arena: int) -> list[OffsetRow]:

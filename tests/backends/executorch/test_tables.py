@@ -70,6 +70,13 @@ def test_rows_of_several_methods_name_their_method(tmp_path: Path) -> None:
     assert "#define MODEL_OFFSET_relu UINT64_C(16)" in (tmp_path / "model.h").read_text()
 
 
+def test_offsets_change_the_digest_of_the_plan_alone() -> None:
+    table = offset_table(program(**ONE), None)
+    moved = offset_table(program(encode=[node("relu", (1, 16, 32)), *ONE["encode"][1:]]), None)
+    assert table.problem_digest == moved.problem_digest
+    assert len({table.problem_digest, table.plan_digest, moved.plan_digest}) == 3
+
+
 def test_a_method_that_is_not_there() -> None:
     with pytest.raises(UsageError, match="found the method 'forward', expected one of decode, encode"):
         offset_table(program(**TWO))
