@@ -7,7 +7,7 @@ A line counts when a token of the program stands on it. Docstrings of modules, c
 strings that stand alone as statements. A package is a folder of ``stowplan``; one of more lines than ``--split`` is shown with
 its own folders below it, and so on.
 
-``--kernel`` counts all lines, docstrings and blank ones too, of the files that every call of ``stowplan.solve`` passes through.
+``--kernel`` counts those of the files that every call of ``stowplan.solve`` passes through.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def count(folder: Path) -> dict[PurePath, int]:
 
 
 def kernel(folder: Path) -> dict[PurePath, int]:
-    """All lines of each file of the kernel, by its path in the package."""
+    """Lines of code of each file of the kernel, by its path in the package."""
     files = sorted((folder / KERNEL).rglob("*.py"))
-    return {path.relative_to(folder): len(path.read_text(encoding="utf-8").splitlines()) for path in files}
+    return {path.relative_to(folder): code_lines(path.read_text(encoding="utf-8")) for path in files}
 
 
 def packages(files: dict[PurePath, int], split: int, depth: int = 0) -> list[tuple[str, int, int]]:
@@ -78,7 +78,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path, default=PACKAGE)
     parser.add_argument("--split", type=int, default=6000, help="show the folders of packages with more lines than this")
-    parser.add_argument("--kernel", action="store_true", help="all lines of the files that every solve passes through")
+    parser.add_argument("--kernel", action="store_true", help="lines of code of the files that every solve passes through")
     arguments = parser.parse_args()
     if arguments.kernel:
         lines = kernel(arguments.folder)

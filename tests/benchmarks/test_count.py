@@ -49,6 +49,5 @@ def test_a_large_package_is_shown_with_its_folders() -> None:
 def test_the_kernel_does_not_grow() -> None:
     lines = benchmarks.house.count.kernel(benchmarks.house.count.PACKAGE)
     assert {PurePath("kernel/workers/pool.py"), PurePath("kernel/run.py")} <= lines.keys()
-    # Grown by stowplan.verify, and by options whose help is whole sentences.
-    # More than a quarter of these lines are docstrings that say arguments, units and errors in whole sentences.
-    assert sum(lines.values()) <= 4_750
+    # Docstrings are not counted, so that nobody shortens them for this limit.
+    assert sum(lines.values()) <= 2_900
