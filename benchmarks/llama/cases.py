@@ -334,7 +334,9 @@ def prepare(name: str, build: Path, program: Path, path: Path, hop: float, place
         path, machine, context=request.context, prompt=request.prompt, generate=request.generate, micro_batches=[MICRO_BATCH]
     )
     runs = [Run("fit", words, None if own is None else predicted(problem, own), [])]
-    runs += [Run("recommended", [*made.summary.command], predicted(problem, made.plan), [])]
+    # llama-bench cannot run ``--fit on``, so that the placement that ``--fit`` has made stands for it.
+    command = words if made.summary.recommended == "fit" else [*made.summary.command]
+    runs += [Run("recommended", command, predicted(problem, made.plan), [])]
     every, context = grid(problem), Context(case.context, micro_batch=MICRO_BATCH)
     every = [one for one in every if one.objective <= SLOWEST * every[0].objective]
     runs += [Run("grid", command_of(problem, one, context), predicted(problem, one), []) for one in spread(every, placements)]
@@ -351,7 +353,9 @@ def measure(prepared: Prepared, build: Path, program: Path, rounds: int) -> Outc
         close = [run for run in runs[2:] if max(run.predicted or 0, run.rate) >= (1 - CLOSE) * best][:FIRST]
         for run in [*runs[:2], *close] * (rounds - 1):
             run.rates += rig.rates(prepared.path, rig.raw(run.words), case.depth, MICRO_BATCH)
-        within = is_within(Oracle(program, prepared.path, rig.servers), rig, prepared.machine, summary.command)
+        # What ``--fit`` places is as large as ``--fit`` lets it be.
+        is_fit = summary.recommended == "fit"
+        within = is_fit or is_within(Oracle(program, prepared.path, rig.servers), rig, prepared.machine, summary.command)
     return Outcome(prepared.name, summary.recommended, summary.reason, summary.is_proven, within, runs)
 
 
