@@ -65,6 +65,11 @@ class SearchParameters(Parameters, frozen=True):
     some hundredths of a second."""
     valley_work: int = 200_000_000
     """Work of the search over valleys before the second beam search, and in ``climb``; it takes about a second."""
+    valley_share: float = 0.5
+    """Largest part of a candidate's time for the search over valleys. Its nodes times sections count as the nodes times buffers
+    of the exact search do."""
+    valley_work_share: float = 0.05
+    """The same in a deterministic run."""
     most_valley_buffers: int = 6_000
     """Number of buffers above which the search over valleys is left out, because a node looks at too many sections."""
     least_valley_nodes: int = 10_000
@@ -275,6 +280,9 @@ def _fill_valleys(problem: Problem, context: Context, data: Data, work: int, str
     It starts from the best plan of other candidates or, by default, from first fit by size. ``work`` limits the nodes times
     the sections that a node looks at, and ``stream`` chooses the random numbers (:meth:`Context.seed`).
     """
+    # Work of a deterministic run adds to that of the other searches, so that it must be small.
+    share = PARAMS.valley_share if context.work(work_rates.PACKING_NODES) is None else PARAMS.valley_work_share
+    work = min(work, int(share * work_rates.PACKING_NODES.per_second * context.seconds()))
     nodes = work // data.sections if data.sections else 0
     if not valleys.supports(data) or nodes < PARAMS.least_valley_nodes:
         return False
