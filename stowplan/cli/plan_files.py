@@ -26,8 +26,8 @@ class PlanOf(NamedTuple):
 def in_order(first: Path, second: Path) -> PlanOf:
     """Two files of a command line as input and plan. The first one is the input, unless it is a plan and the second one is not.
 
-    Plans of all kinds are told by the ``format`` in their JSON. Offsets in CSV are less certain, because a list of buffers may
-    have a column ``offset``, too; they are taken for the plan only if the other file is no plan by either sign. Raises
+    A plan of any kind is recognized by the ``format`` in its JSON. Offsets in CSV are less certain, because a list of buffers
+    may have a column ``offset``, too; they are taken for the plan only if the other file is no plan by either sign. Raises
     InputError if one of the files is damaged.
     """
     return PlanOf(second, first) if _likeness(first) > _likeness(second) else PlanOf(first, second)

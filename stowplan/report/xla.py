@@ -33,7 +33,7 @@ from stowplan.report.xla_comparison import (
     in_words,
     read_comparison,
 )
-from stowplan.units import format_ps
+from stowplan.units import counted, format_ps
 
 #: Number of rows of the tables of instructions and of tensors.
 TOP = 25
@@ -213,7 +213,8 @@ def _instructions(changes: Changes, comparison: Comparison) -> list[Section]:
     before, after = comparison.before.record, comparison.after.record
     stalls, total = after.stall_cycles - before.stall_cycles, after.total - before.total
     text = (
-        f"{_count(len(gained))} gained {-sum(change.cycles for change in gained):,} cycles over all runs, {len(lost):,} lost "
+        f"{counted(len(gained), 'instruction')} gained {-sum(change.cycles for change in gained):,} cycles over all runs, "
+        f"{len(lost):,} lost "
         f"{sum(change.cycles for change in lost):,}; stalls changed by {_signed(stalls)}, all together {_signed(total)}. "
         "Before and after are cycles of one run. Memory: the tensors that the best program reads or writes in another memory "
         "than the default program."
@@ -300,10 +301,6 @@ def _notes(comparison: Comparison) -> Section:
 def _namer(comparison: Comparison) -> Callable[[int], str]:
     tensors = comparison.program.tensors
     return lambda tensor: tensors[tensor].name
-
-
-def _count(number: int) -> str:
-    return f"{number:,} instruction{'' if number == 1 else 's'}"
 
 
 def _signed(cycles: int) -> str:

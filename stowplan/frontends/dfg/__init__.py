@@ -33,6 +33,7 @@ from stowplan.frontends.network.layer_json import is_layer_file
 from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.se.machines import describe_machine, is_machine_name, load_machine, machine_names
 from stowplan.models.modulo_scheduling.problem import Pin, Problem, Rules
+from stowplan.units import counted
 
 __all__ = ["Dfg", "carried", "lower", "maximum", "minimum", "read_dot", "read_json", "select", "trace"]
 
@@ -348,7 +349,7 @@ FORMAT = InputFormat(
         "a tile and a time for each instruction",
         load_machine,
         machine_names,
-        lambda array: f"{array.tiles} tiles, instruction latency {array.latency} {'clock' if array.latency == 1 else 'clocks'}",
+        lambda array: f"{array.tiles} tiles, instruction latency {counted(array.latency, 'clock')}",
         lambda name, array: describe_machine(name),
     ),
     claims=_claims,

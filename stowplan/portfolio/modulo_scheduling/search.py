@@ -75,7 +75,7 @@ class Tally:
     best: Plan | None = None
     """The best plan so far."""
     on_better: Callable[[Plan], None] | None = None
-    """Called with every better plan; None if nobody is told."""
+    """Called with every better plan; None if no function is to be called."""
     progress: list[tuple[int, int]] = field(default_factory=list)
     """Pairs (number of evaluations, best objective) at each improvement."""
 

@@ -158,26 +158,24 @@ def _without_overlap_support(source: str) -> Callable[[Search], Search]:
 def climb(problem: Problem, context: Context) -> None:
     """The second heuristic for many buffers: search over valleys (:mod:`.valleys`), placement outward from the peaks, then
     placement from the bottom up with other keys. The first is left out if there are very many buffers."""
-    if len(problem.buffers) <= PARAMS.most_valley_buffers and not report_if_overloaded(context, find_overload(problem)):
-        data = arrays.build(problem)
-        if len(data.size) > 0 and _fill_valleys(problem, context, data, PARAMS.valley_work, 1):
+    if len(problem.buffers) <= PARAMS.many_buffers:
+        if report_if_overloaded(context, find_overload(problem)):
             return
-    _place_from_peaks(problem, context)
+        data = arrays.build(problem)
+        few = len(problem.buffers) <= PARAMS.most_valley_buffers
+        if few and _fill_valleys(problem, context, data, PARAMS.valley_work, 1):
+            return
+        if data.is_plain:
+            _place_from_peaks(problem, context, data)
     _search(problem, context, PARAMS.few_orders, "climb", 1)
 
 
-def _place_from_peaks(problem: Problem, context: Context) -> None:
+def _place_from_peaks(problem: Problem, context: Context, data: Data) -> None:
     """Place outward from one or several peaks of the load (:mod:`.peaks`), with stacks of several kinds.
 
     Afterwards go on with random variations as long as no other candidate has found a lower plan. Deterministic runs make no
-    random variations. Nothing is done for data that is not plain
-    (:attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`).
+    random variations. The data must be plain (:attr:`~stowplan.portfolio.packing.arrays.Data.is_plain`).
     """
-    if len(problem.buffers) > PARAMS.many_buffers or report_if_overloaded(context, find_overload(problem)):
-        return
-    data = arrays.build(problem)
-    if not data.is_plain:
-        return
     target, best = _target(problem, data), None
     run = peaks.Peaks(data, target, context.seed(), context.closed)
     tries = itertools.chain(((count, ways, False) for count, ways in run.tries()), itertools.repeat((1, peaks.WAYS, True)))
