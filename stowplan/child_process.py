@@ -218,13 +218,13 @@ def collect_garbage_seldom() -> None:
     """
     gc.set_threshold(*_GC_THRESHOLDS)
     # Exit handlers run in reverse order: the collector is disabled, then all objects are exempted, before the interpreter
-    # collects what is left.
+    # collects the objects that are left.
     atexit.register(gc.freeze)
     atexit.register(gc.disable)
 
 
 #: The module of CP-SAT, the constraint solver of OR-Tools. More than half of its import time is for pandas, which only a few of
-#: its methods need: those that accept a ``pandas.Series`` or ``pandas.Index``. No model of this package uses them.
+#: its methods need: the ones that accept a ``pandas.Series`` or ``pandas.Index``. No model of this package uses them.
 CP_MODEL = "ortools.sat.python.cp_model"
 
 

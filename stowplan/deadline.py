@@ -21,7 +21,7 @@ class Deadline:
     Parameters
     ----------
     seconds
-        Time from ``began``; ``None`` or infinity for no limit.
+        Length of the limit in seconds, counted from ``began``; ``None`` or infinity for no limit.
     cancelled
         Event that may be shared with others; setting it makes the deadline expire.
     began
@@ -74,7 +74,7 @@ class Watchdog:
     Parameters
     ----------
     seconds
-        Time from now.
+        Length of the limit in seconds, counted from the creation of this object.
     should_stop
         Called every ``look_every`` seconds; None if only the time counts.
     stop

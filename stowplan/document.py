@@ -18,7 +18,7 @@ class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """
 
     def save(self, path: str | Path) -> None:
-        """Writes the object as JSON. Equal objects give equal bytes."""
+        """Writes the object as JSON. Equal objects give equal bytes. Raises InputError if the file cannot be written."""
         files.write_atomic(path, files.encode(self))
 
     @classmethod

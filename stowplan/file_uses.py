@@ -29,8 +29,9 @@ _PLAN = "a plan, which 'stowplan verify INPUT {file}' checks and 'stowplan show 
 
 
 def use_of(declared: str | None, path: str | Path) -> str:
-    """What a file of the package's own formats is and which command reads it, as the end of a sentence; empty if the format is
-    not among those that are often confused.
+    """Returns the end of a sentence that says what a file of the package's own formats is and which command reads it.
+
+    The text is empty if the format is not one that is often confused with another.
 
     Parameters
     ----------
@@ -57,8 +58,11 @@ _STARTS = (
 
 
 def refusal_of(head: bytes, path: str | Path) -> str:
-    """Why a file that was read as HLO text, the format of all files that no other reader recognizes, is refused: what it is and
-    what to do with it. Empty if its first bytes are not among those of a known format."""
+    """Says why a file that was read as HLO text is refused: what the file is and what to do with it. (All files that no other
+    reader recognizes are read as HLO text.)
+
+    ``head`` are the first bytes of the file. The result is empty if they do not belong to a known format.
+    """
     for at, start, what, advice in _STARTS:
         if head[at : at + len(start)] == start:
             return f"found {what}, {advice.format(file=in_shell(path))}"
@@ -66,8 +70,8 @@ def refusal_of(head: bytes, path: str | Path) -> str:
 
 
 def hint_for_text(path: str | Path) -> str:
-    """A hint for a file that was read as HLO text and is none, as the end of a sentence; empty if the name of the file ends as
-    those of HLO text do."""
+    """Returns advice, as the end of a sentence, for a file that was read as HLO text and is not HLO text. It is empty if the
+    name of the file has an ending that is usual for HLO text."""
     name = Path(path).name.lower().removesuffix(".gz")
     if name.endswith((".hlo", ".txt")):
         return ""

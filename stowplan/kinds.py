@@ -26,7 +26,7 @@ from stowplan.units import PS, Unit
 ENTRY_POINT_GROUP = "stowplan.kinds"
 
 #: A function that takes a :class:`stowplan.certificates.maker.Wish`, the request for a certificate, and yields proofs of its
-#: bound as JSON objects. Those that take the least time to make come first.
+#: bound as JSON objects. The proofs that take the least time to make come first.
 Prover = Callable[[Any], Iterable[dict[str, Any]]]
 
 _FORMAT = re.compile(r"stowplan\.(\w+)\.(problem|plan)")
@@ -48,8 +48,8 @@ class BaseKind:
     read_plan: Callable[[str | Path, Any], Any] | None = None
     """``(path, problem) -> plan``: reads plan files that are not JSON."""
     read_described_plan: Callable[[str | Path], Any] | None = None
-    """``(path) -> plan``: reads plan files that are not JSON and that say which problem they are for, when the problem is not
-    available."""
+    """``(path) -> plan``: reads plan files that are not JSON but name the problem that they are for. It is used when the
+    problem is not available."""
     amends: tuple[str, ...] = ()
     """Options of :func:`stowplan.read` that can still change a finished problem of this kind."""
     amend: Callable[[Any, Mapping[str, Any]], Any] | None = None

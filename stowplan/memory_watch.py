@@ -41,8 +41,8 @@ class MemoryWatch:
         self._thread: threading.Thread | None = None
 
     def add(self, work: Watched, limit: int) -> None:
-        """Watches a process and its descendants until its work is over. ``limit`` is what they may use together, in bytes of
-        resident size. Work that is watched already gets the new limit."""
+        """Watches a process and its descendants until its work is over. ``limit`` is the largest sum of their resident sizes,
+        in bytes. Work that is watched already gets the new limit."""
         with self._lock:
             self._watched[work] = limit
             # A forked child inherits this object without its thread.

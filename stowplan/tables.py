@@ -15,8 +15,8 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], total: int | 
     rows
         The cells of each row.
     total
-        Number of all rows, of which ``rows`` are the first; a last line says how many are left out. None means that no
-        row is left out.
+        Number of all rows, if ``rows`` are only the first of them; a last line then says how many are left out. None means that
+        no row is left out.
     what
         Word for the rows that are left out, at the end of that line.
     """

@@ -14,8 +14,8 @@ _VERSIONED_WITH_POLICY = (*_VERSIONED, "torch")
 
 
 def versions(*, with_policy: bool) -> dict[str, str]:
-    """Versions of the packages that plans depend on, by name, with that of torch if a policy is used. Packages that are not
-    installed are left out."""
+    """Versions of the packages that plans depend on, by name. With ``with_policy``, which says that a policy is used, torch is
+    one of these packages. Packages that are not installed are left out."""
     return dict(_versions(_VERSIONED_WITH_POLICY if with_policy else _VERSIONED))
 
 

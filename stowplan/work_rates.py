@@ -70,6 +70,9 @@ REMAT_PEAKS = Rate(12_000_000, "checks of whether a search for the least peak is
 REMAT_CPSAT = Rate(1, "deterministic seconds of CP-SAT for rematerialization")
 
 # ------------------------------------------------------------------------------------- tiers, banks, instructions on an array
+# A *move* of annealing puts a tensor into another tier, and may put others out of it. A *neighbourhood* is a part of a plan
+# that an exact solver rebuilds. The MILP of bank mapping is solved in *stages*, in which more and more variables must be whole
+# numbers. A *placement* puts one instruction on a tile, in a slot.
 
 TIER_MOVES = Rate(100_000, "moves of simulated annealing")
 TIER_ROUNDS = Rate(0.2, "neighbourhoods of large-neighbourhood search")

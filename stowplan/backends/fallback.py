@@ -1,6 +1,8 @@
 """Errors and warnings of the back ends, which plan graphs of frameworks such as PyTorch.
 
-If a back end cannot plan a graph, the framework's own plan is used, and a warning gives the reason.
+A *graph* is a part of a program as the framework compiles it. A *plan* decides, for example, in which order the operators of a
+graph run, or at which offset each tensor is. If a back end cannot plan a graph, the framework's own plan is used, and a warning
+gives the reason.
 """
 
 from __future__ import annotations

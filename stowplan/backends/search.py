@@ -1,8 +1,8 @@
 """How back ends, which apply plans inside a compiler or a runtime, call :func:`stowplan.solve`.
 
-:func:`solve_with` passes the options that back ends have in common, :class:`Search` solves several problems with the same
-options, and :func:`find_order` orders the operators of a graph. They raise the same errors as :func:`stowplan.solve`:
-UsageError for an object that is no problem, and InputError for an existing plan that is not valid.
+A *plan* is an answer to a problem. :func:`solve_with` passes the options that back ends have in common, :class:`Search` solves
+several problems with the same options, and :func:`find_order` orders the operators of a graph. They raise the same errors as
+:func:`stowplan.solve`: UsageError for an object that is no problem, and InputError for an existing plan that is not valid.
 """
 
 from __future__ import annotations

@@ -4,6 +4,9 @@ Results go to standard output; progress and errors go to standard error. SIGTERM
 ``timeout``, Slurm and CI systems send SIGTERM, and a terminal that is closed sends SIGHUP. Both may be sent more than once. The
 library itself installs no signal handlers.
 
+A command raises an error of :mod:`stowplan.errors` if an option or an input is wrong, and ``typer.Exit`` if it ends with
+another exit code than 0. :func:`main` prints the error and ends the process with the exit code.
+
 A module imports only modules that come before it in this list:
 
 - ``app``: all commands in one place
@@ -67,7 +70,8 @@ EXIT_CODES = {
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of ``stowplan``. It always raises SystemExit, with one of :data:`EXIT_CODES`.
 
-    ``arguments`` are the words of the command line after ``stowplan``; None stands for those of this process.
+    ``arguments`` are the words of the command line after ``stowplan``; None stands for the words of this process's own command
+    line.
     """
     global _began
     _began = time.monotonic() if arguments is not None else process_began()
@@ -83,7 +87,8 @@ def main(arguments: list[str] | None = None) -> None:
 
         note("stowplan: interrupted")
     if arguments is None and is_still_reading():
-        # The abandoned reader may be in code that would keep the interpreter from ending.
+        # The thread that reads an input was abandoned at the time limit. It may be in code that would keep the interpreter from
+        # ending.
         os._exit(code)
     sys.exit(code)
 

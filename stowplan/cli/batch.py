@@ -63,9 +63,9 @@ def batch_command(
         int | None,
         setting(
             "SIZE",
-            "Budget for the total memory of all inputs that are solved at the same time, for example 16GB. If memory_limit is "
-            "given as well, fewer inputs run at the same time if necessary. Without memory_limit, each process gets an equal "
-            "part of the budget. By default, there is no budget.",
+            "Budget for the total memory of all inputs that are solved at the same time, for example 16GB. With memory_limit, "
+            "no more inputs are solved at the same time than fit into the budget. Without memory_limit, each process gets an "
+            "equal part of the budget. By default, there is no budget.",
         ),
     ] = None,
     scheduler: Annotated[

@@ -100,15 +100,16 @@ def export_command(
         option(
             "--time-limit",
             "SECONDS",
-            "Time limit for finding out which constraints on the total time of copies the MILP needs. It applies only to "
-            "--set windows=linear, which is the default; 'stowplan settings' describes these constraints.",
+            "Time limit of a search for the constraints on copies between fast and slow memory that the MILP gets: those "
+            "that an optimum of its linear relaxation would violate otherwise. The search takes place only with --set "
+            "windows=linear, which is the default; 'stowplan settings' describes the other values of windows.",
         ),
     ] = Options().time_limit,
     quiet: Quiet = False,
     *,
     options: ReadOptions,
 ) -> None:
-    """Write a memory-mapping problem as a MILP for other solvers.
+    """Model the use of fast memory as a MILP for other solvers.
 
     Memory mapping decides which tensors of a compiled program are in fast memory, when, and at which offsets. The mixed-integer
     linear program (MILP) leaves out some of the rules for plans, for example those on offsets. Its optimum is therefore a lower

@@ -118,8 +118,9 @@ def fit_jax_command(
 
     The command finds a policy for jax.checkpoint. A policy says which values of the forward pass are saved for the backward
     pass; all other values are computed again. Each policy is tried in a preview, a compilation that stops once XLA has assigned
-    memory and reports the peak. If the peak is above the limit, the next policy saves less. After Ctrl-C, the command prints
-    the best policy that it has found so far. The command needs jax and libtpu (the Python extra 'xla'), but no TPU.
+    memory, because the peak is then known. If the peak is above the limit, the next policy saves less. After Ctrl-C, the
+    command prints the best policy that it has found so far. The command needs jax and libtpu (the Python extra 'xla'), but no
+    TPU.
     """
     check_outputs((*(output or ()), png))
     if folder is not None:
@@ -187,7 +188,7 @@ def fit_jax_command(
 
 
 def _read_largest(text: str, function: str, shapes: Sequence[str]) -> tuple[str, int]:
-    """Parses the option ``--largest``: returns the name of the size to maximize, and the number of which it must be a multiple.
+    """Parses the option ``--largest``: returns the name of the size to maximize, and a number that must divide this size.
     Without the option, the name is empty. Raises UsageError if the text is not valid, or if the name is neither in the shapes
     nor in the call."""
     if not text:

@@ -36,6 +36,9 @@ _TEXTS = {
     "baseline": "Never return a plan that is worse than this baseline. NAME is greedy, which is the only heuristic "
     "that serves as a baseline here, or prod, which is another name for it. Without the option, the "
     "results are only compared with the baseline.",
+    "gap": "Stop the search for a limit once the gap is at most this number; 0.01 is 1 %. The gap is (added cost - bound) / "
+    "added cost, where the bound is a proven lower bound on the added cost. With the default, the search ends before its share "
+    "of the time limit is over only if the plan is proven optimal, or if all methods have finished.",
 }
 
 
@@ -60,8 +63,8 @@ def frontier_command(
             "--limits",
             "N|SIZES",
             "Limits on the peak, separated by commas, for example 2GB,3GB; or the number of limits, from 1 to 1000. If you "
-            "give a number, the limits are spread evenly from a lower bound on the peak of all plans to the peak of INPUT "
-            "in its own order, without recomputation.",
+            "give a number, the limits are spread evenly. The smallest one is then a lower bound on the peak, which no plan "
+            "can go below; the largest one is the peak of INPUT in its own order, without recomputation.",
         ),
     ] = "8",
     host_limits: Annotated[
@@ -75,7 +78,13 @@ def frontier_command(
         ),
     ] = None,
     output: Annotated[
-        Path | None, option("-o --output", "FILE", "Write the limits, peaks, costs, bounds and plans to this file, as JSON.")
+        Path | None,
+        option(
+            "-o --output",
+            "FILE",
+            "Write a list to this file, as JSON. For each limit, it has the plan, its peak, its added cost, and a proven "
+            "lower bound on the added cost of all plans within the limit.",
+        ),
     ] = None,
     png: Annotated[
         Path | None,

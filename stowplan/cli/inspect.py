@@ -18,7 +18,7 @@ from stowplan import files
 from stowplan.cli.options import TARGET_OF_PLAN, ExistingCache, Input, Picture, PlanFile, option, setting, with_options
 from stowplan.cli.output import note, open_with_notes, say, say_json
 from stowplan.cli.outputs import Outputs, check_outputs, check_picture
-from stowplan.cli.plan_files import format_of_command, in_order, refuse_options, show_llm, verify_llm, verify_tflm
+from stowplan.cli.plan_files import format_of_command, in_order, refuse_options, rejection, show_llm, verify_llm, verify_tflm
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.file_uses import LLM_PLAN, TFLM_PLAN
 from stowplan.frontends.options import ReadOptions
@@ -90,10 +90,7 @@ def verify_command(
     elif check.lines:
         say("\n".join(check.lines))
     if not check.ok:
-        other_violations = len(check.lines) - 1
-        more = f" (and {other_violations} more)" if other_violations > 0 else ""
-        hint = target_hint(assumed) if loaded_plan.problem != loaded.digest else ""
-        raise VerificationError(f"{plan}: not a valid plan: {''.join(check.lines[:1])}{more}{hint}")
+        raise rejection(plan, check.lines, target_hint(assumed) if loaded_plan.problem != loaded.digest else "")
     if failure:
         raise VerificationError(f"{bound}: the bound is not proven: {failure}")
     if proven is not None and proven.bound is not None and check.objective is not None and not as_json:

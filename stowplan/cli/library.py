@@ -197,9 +197,10 @@ def library_add_command(
 ) -> None:
     """Verify a plan or certificate, and add it if it is better.
 
-    The command prints the row that the instance would have with this plan or certificate, and says whether it is better than
-    what the library has. It changes the library only if --write is given. The exit code is 4 if the plan is not valid, or if
-    the certificate does not prove its bound.
+    A certificate is a proof of a bound. The library has a table with a row for each instance. The command prints the row that
+    the instance would have with this plan or certificate, and says whether it is better than what the library has. It changes
+    the library only if --write is given. The exit code is 4 if the plan is not valid, or if the certificate does not prove its
+    bound.
     """
     from stowplan.library.check import added
     from stowplan.library.table import Library, text_of

@@ -129,9 +129,9 @@ def llm_plan_command(
 
     The command decides on which device (a GPU, or the host with its CPU) each layer of the model is, such that a request with
     --prompt tokens of input and --generate tokens of output takes the least time. It prints the options of llama.cpp for this
-    placement, the bytes on each device, and the predicted time. For comparison, it also predicts the time with --fit, the
-    placement that llama.cpp chooses by itself. It recommends --fit if the speeds of the devices are not known ('stowplan llm
-    calibrate' measures them), or if the gain over --fit is smaller than the error of the predictions.
+    placement, the bytes on each device, and the predicted time. For comparison, it also predicts the time with --fit, an option
+    of llama.cpp with which llama.cpp chooses the placement itself. It recommends --fit if the speeds of the devices are not
+    known ('stowplan llm calibrate' measures them), or if the gain over --fit is smaller than the error of the predictions.
     """
     if devices is None:
         raise _no_machine()

@@ -1,4 +1,4 @@
-"""Options of commands: those that several commands share, the option ``--set``, and the replacements of removed flags.
+"""Options that several commands share, the option ``--set``, and the replacements of removed flags.
 
 Options that say how inputs are read are declared in :mod:`stowplan.frontends.options`, and options of the search in
 :mod:`stowplan.kernel.context`. A command declares an option of its own by annotating a parameter: with :func:`option` if the
@@ -185,7 +185,7 @@ def chip_target(inputs: str, argument: str = "INPUT") -> dict[str, str]:
 #: Names of the options of inputs that may have a common value for all inputs of a suite.
 SHARED = tuple(name for name, option in OPTIONS.items() if option.is_shared)
 
-#: What replaces removed flags, except for those that have become a setting of the same name.
+#: What replaces a removed flag, by flag. Flags that have become a setting of the same name are left out.
 REPLACED_FLAGS = {
     "--certify": "--set certify=yes",
     "--config": "--emit config=FILE",
@@ -202,10 +202,11 @@ def with_options(
     """Decorator that gives a command options of inputs and options of the search. If some of them have no flag, it also gets
     ``--set``.
 
-    The command is called with the values of the options of inputs in one keyword argument, ``options``, and with those of the
-    search in another one, ``search``. If it has a parameter ``settings``, it also gets those texts of ``--set`` that name no
-    option; otherwise, such texts are errors. The decorated command raises UsageError for a text of ``--set`` that is not valid,
-    and for a value that :class:`~stowplan.frontends.options.ReadOptions` or :class:`~stowplan.kernel.context.Options` refuses.
+    The command is called with the values of the options of inputs in the keyword argument ``options``, and with the values of
+    the options of the search in the keyword argument ``search``. If it has a parameter ``settings``, it also gets those texts
+    of ``--set`` that name no option; otherwise, such texts are errors. The decorated command raises UsageError for a text of
+    ``--set`` that is not valid, and for a value that :class:`~stowplan.frontends.options.ReadOptions` or
+    :class:`~stowplan.kernel.context.Options` refuses.
 
     Parameters
     ----------

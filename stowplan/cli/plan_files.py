@@ -4,6 +4,7 @@ command (``stowplan tflm``, ``stowplan llm``) and not to a kind of problem."""
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from stowplan import files, kinds
 from stowplan.cli.output import say, say_json
 from stowplan.errors import InputError, UsageError, VerificationError
 from stowplan.file_uses import LLM_PLAN, OTHER_PLANS, TFLM_PLAN
-from stowplan.units import format_ps
+from stowplan.units import counted, format_ps
 
 
 class PlanOf(NamedTuple):
@@ -26,9 +27,9 @@ class PlanOf(NamedTuple):
 def in_order(first: Path, second: Path) -> PlanOf:
     """Two files of a command line as input and plan. The first one is the input, unless it is a plan and the second one is not.
 
-    A plan of any kind is recognized by the ``format`` in its JSON. Offsets in CSV are less certain, because a list of buffers
-    may have a column ``offset``, too; they are taken for the plan only if the other file is no plan by either sign. Raises
-    InputError if one of the files is damaged.
+    A plan of any kind is recognized by the ``format`` in its JSON. A file with offsets in CSV is less certain to be a plan,
+    because a list of buffers may have a column ``offset``, too. It is taken for the plan only if the other file has neither the
+    ``format`` of a plan nor a column of offsets. Raises InputError if one of the files is damaged.
     """
     return PlanOf(second, first) if _likeness(first) > _likeness(second) else PlanOf(first, second)
 
@@ -108,7 +109,13 @@ def _tell(plan: Path, wrong: list[str], objective: int | None, valid: str, as_js
     else:
         say("\n".join(wrong) if wrong else valid)
     if wrong:
-        raise VerificationError(f"{plan}: not a valid plan: {wrong[0]}")
+        raise rejection(plan, wrong)
+
+
+def rejection(plan: Path, violations: Sequence[str], hint: str = "") -> VerificationError:
+    """The error of ``verify`` for a plan that is not valid. It only counts the violations, because the command has printed all
+    of them on standard output. ``hint`` is the end of the message."""
+    return VerificationError(f"{plan}: not a valid plan: found {counted(len(violations), 'violation')}, expected none{hint}")
 
 
 def refuse_options(plan: Path, declared: str, given: dict[str, bool]) -> None:

@@ -47,11 +47,11 @@ def tflm_command(
         option(
             "--scratch",
             "FILE|OPERATOR=BYTES",
-            "Sizes of the scratch buffers that the kernels on your device use. The value is either a file, namely a JSON "
-            "file (docs/guide/tflm.md) or the log of a firmware that was built with TF_LITE_SHOW_MEMORY_USE; or the bytes "
-            "of a single operator, given by its number, counted from 0: 2=2048 is for the third operator. May be given "
-            "several times. By default, the sizes are measured on this machine; if the runtime is not installed, the sizes "
-            "of the reference kernels are used.",
+            "Sizes of the scratch buffers that the kernels on your device use. FILE is a JSON file (docs/guide/tflm.md), or "
+            "the log of a firmware that was built with TF_LITE_SHOW_MEMORY_USE. OPERATOR=BYTES states the size for a single "
+            "operator. Operators are counted from 0: 2=2048 says that the third one needs 2048 bytes. May be given several "
+            "times. By default, the sizes are measured on this machine; if the runtime is not installed, the sizes of the "
+            "reference kernels are used.",
         ),
     ] = None,
     kernels: Annotated[
@@ -176,8 +176,8 @@ def _as_json(planned: Planned, run: Run | None) -> dict[str, object]:
 
 
 def _certify(planned: Planned, seconds: float, should_stop: Callable[[], bool]) -> Certificate:
-    """A certificate that no offsets are better than those of the plan, with the operators in the order of the plan. If that
-    cannot be proven, it is a certificate of the best bound that can."""
+    """A certificate that the plan's offsets are the best for the plan's order of operators. If this cannot be proven, it is a
+    certificate of the best bound that can be proven."""
     from stowplan.certificates.maker import certify
 
     return certify(planned.problem, bound=planned.plan.objective, plan=planned.plan, seconds=seconds, should_stop=should_stop)

@@ -1,9 +1,13 @@
 """``python -m stowplan.compiled.build``: compile functions ahead of time into shared objects, a folder of the package each.
 
-Numba types and optimises each function for its declared signature. Each function gets an entry point in C's calling convention,
-which reads numbers and array addresses from 64-bit slots (:mod:`.signature`) and writes the results into the slots after them.
-The shared object contains nothing of numba or Python; a test checks that it refers only to the C and mathematics libraries. A
-shared object that has been built from the same sources is not built again.
+A *package* is here the modules directly in one folder, given by the folder's dotted name. All of its compiled functions
+(:mod:`.functions`) become one shared object, which Python loads as a C library. A shared object is built for one *level*, a set
+of processor instructions such as ``x86-64-v3``.
+
+Numba infers the types in each function from its declared signature and optimises it. Each function gets an entry point in C's
+calling convention. The entry point reads numbers and array addresses from *slots* (64-bit words in a row, :mod:`.signature`)
+and writes the results into the slots after them. The shared object contains nothing of numba or Python; a test checks that it
+refers only to the C and mathematics libraries. A shared object that has been built from the same sources is not built again.
 """
 
 from __future__ import annotations
@@ -27,10 +31,10 @@ from stowplan.compiled.functions import BUILDING, TO_BUILD
 from stowplan.compiled.library import SHIPPED, compiling_packages, file_name, level, locked_build, symbol
 from stowplan.compiled.signature import Array, Kind, Number, Record, Signature, signature_of
 
-#: Processor levels for which a package that is distributed has machine code.
+#: By processor architecture, the levels for which the distributed stowplan has machine code.
 LEVELS = {"x86_64": ("x86-64-v3", "x86-64-v2"), "amd64": ("x86-64-v3", "x86-64-v2")}
 
-#: The outcome of a package that another process has built while this one waited.
+#: The outcome that is printed for a package if another process has built it while this one waited.
 BY_ANOTHER = "compiled by another process"
 
 
@@ -53,8 +57,11 @@ def main() -> int:
 
 
 def _build_all(packages: list[str], folder: Path, levels: tuple[str, ...], jobs: int, is_locked: bool) -> int:
-    """Builds each package in a process of its own, because the decorators in this process are not numba's. Returns the exit
-    code."""
+    """Builds each package in a process of its own, because the decorators in this process are not numba's.
+
+    At most ``jobs`` processes run at the same time. ``is_locked`` says that the caller has locked the packages already
+    (:func:`~stowplan.compiled.library.locked_build`). Returns the exit code: 0, or 1 if a package could not be built.
+    """
     if packages and (find_spec("numba") is None or _c_compiler() is None):
         missing = "numba is not installed" if find_spec("numba") is None else "there is no C compiler: name one in CC"
         print(f"heuristics were not compiled: {missing}", file=sys.stderr)
@@ -82,7 +89,7 @@ def _build_all(packages: list[str], folder: Path, levels: tuple[str, ...], jobs:
 
 
 def _size(package: str) -> int:
-    """Bytes of the sources of a package that have compiled functions, as an estimate of the time to build it."""
+    """Size in bytes of all source files with compiled functions that a package uses: an estimate of the time to build it."""
     from stowplan.compiled.library import sources
 
     return sum(path.stat().st_size for path in sources(package) if path.read_bytes().count(b"@njit"))
@@ -91,12 +98,18 @@ def _size(package: str) -> int:
 def build(package: str, folder: Path, levels: tuple[str, ...]) -> None:
     """Compiles a package's functions in this process, in which the decorators must be numba's.
 
+    It writes one shared object for each of the levels into ``folder``, and removes those of older sources.
+
     Raises
     ------
+    ImportError
+        Numba is not installed.
     TypeError
         A signature cannot be passed to C, or differs from what the function returns.
     RuntimeError
         The C compiler failed; the message contains its output.
+    OSError
+        There is no C compiler, or the folder cannot be written to.
     """
     import llvmlite.binding as llvm
 
@@ -124,6 +137,7 @@ def build(package: str, folder: Path, levels: tuple[str, ...]) -> None:
 def _remove_stale(package: str, folder: Path, current: set[str]) -> None:
     """Removes shared objects of the package that were built for the same levels from other sources."""
     for path in folder.glob(f"{package}-*.so"):
+        # After the package come a hyphen, the 16 digits of the digest, and a hyphen: 18 characters. Then comes the level.
         if path.name not in current and any(path.name[len(package) + 18 :] == name[len(package) + 18 :] for name in current):
             path.unlink(missing_ok=True)
 
@@ -144,7 +158,8 @@ def _link(object_file: Path, library: Path) -> None:
 
 
 def _llvm_module(package: str, functions: list[Any]) -> Any:
-    """All functions and their entry points as one LLVM module, in which only the entry points have public names."""
+    """Compiles all functions, and returns them and their entry points as one LLVM module, in which only the entry points have
+    public names."""
     import llvmlite.binding as llvm
     from llvmlite import ir
 
@@ -188,8 +203,11 @@ def _numba_type(kind: Kind) -> Any:
 
 
 def _write_entry(entries: Any, function: Any, signature: Signature, compiled: Any, types: tuple[Any, ...]) -> None:
-    """Writes ``void entry(int64_t *slots)``, which calls numba's function with the arguments in the slots and stores the
-    results behind them."""
+    """Adds ``void entry(int64_t *slots)`` to the LLVM module ``entries``.
+
+    It calls numba's function with the arguments in the slots and stores the results in the slots after them. Raises TypeError
+    if the function does not return what its annotation says.
+    """
     from llvmlite import ir
 
     expected = tuple(map(_numba_type, signature.results))
@@ -236,8 +254,11 @@ class _Slots:
         return address
 
     def members(self, kind: Kind, types: Any) -> list[Any]:
-        """The values that numba passes for one argument: a number itself; for an array its owner, parent, number of items, item
-        size, address, sizes and strides."""
+        """Reads one argument from the next slots and returns the values that numba passes for it.
+
+        For a number, that is the number itself. For an array, they are its owner, parent, number of items, item size, address,
+        sizes and strides. ``types`` has the LLVM types of these values, perhaps followed by those of later arguments.
+        """
         if isinstance(kind, Record):
             members: list[Any] = []
             for member in kind.members:

@@ -4,6 +4,9 @@
 only compiled code calls; for Python these remain ordinary functions. :mod:`.build` compiles the functions in a process of its
 own, in which the decorators are numba's. In all other processes a function runs as that machine code, which needs neither numba
 nor a compiler. It runs interpreted if ``STOWPLAN_INTERPRET=1`` is set or if there is no machine code.
+
+Outside of :mod:`.build`, the decorators raise no error. A call of a function that :func:`njit` decorates raises TypeError if
+its arguments do not match the annotations.
 """
 
 from __future__ import annotations
@@ -60,8 +63,8 @@ def njit_small(function: F) -> F:
 
 
 def njit_once(function: F) -> F:
-    """Like :func:`njit_inner`, but the function is inlined by numba. It is for a function that is called in one place, and
-    takes less time to compile."""
+    """Like :func:`njit_inner`, but the function is inlined by numba. It is for a function that is called in one place; inlining
+    it then makes the compilation faster."""
     return _with_numba(function, inline="always") if os.environ.get(BUILDING) == "1" else function
 
 
@@ -80,7 +83,7 @@ def _with_numba(function: F, **options: Any) -> F:
 
 
 def _python_numbers(value: Any) -> Any:
-    """Converts NumPy's numbers in a result to Python's, as machine code returns them and messages require them."""
+    """Converts NumPy's numbers in the result of an interpreted function to Python's, which machine code returns as well."""
     if isinstance(value, tuple):
         return tuple(map(_python_numbers, value))
     return value.item() if isinstance(value, np.generic) else value
@@ -89,8 +92,9 @@ def _python_numbers(value: Any) -> Any:
 class Compiled:
     """A function that runs as machine code, or interpreted if there is none.
 
-    A call of machine code releases the interpreter lock. The slots of the last tuple that was passed for each parameter are
-    cached together with the tuple, because a table of many arrays is usually the same as in the call before.
+    A call of machine code releases the interpreter lock. Arguments are passed to it in *slots*, 64-bit words that contain a
+    number or the address of an array (:mod:`.signature`). A tuple of arrays takes several slots. The slots of the last tuple
+    that was passed for each parameter are cached, because the next call usually passes the same tuple.
     """
 
     def __init__(self, function: Callable[..., Any]):
@@ -139,7 +143,8 @@ class Compiled:
         return results[0].result(block[first:]) if results else None
 
     def _of_tuple(self, place: int, value: tuple[Any, ...]) -> Sequence[int]:
-        """The slots of a tuple, from the cache if it is the same object as in the last call."""
+        """The slots of a tuple, the argument at position ``place``; from the cache if it is the same object as in the last
+        call."""
         cached_tuple, slots = self._tuples.get(place, (None, []))
         if cached_tuple is not value:
             slots = self._signature.parameters[place].slots(value)

@@ -4,6 +4,9 @@ The name of a shared object contains its folder, a digest of all sources that de
 that it is for, such as ``x86-64-v3``. It was installed with the package, or has been built on this machine since. If there is
 none and numba is installed, it is built now. In the functions below, a *package* is given by its dotted name and stands for the
 modules directly in its folder.
+
+A missing shared object raises no error: the functions then run interpreted, and a warning is logged. A shared object that is
+damaged raises OSError when it is loaded.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ from stowplan.child_process import child_environment
 from stowplan.files import try_lock
 from stowplan.log import LOGGER
 
-#: The machine code of a function: it is called with the address of the function's slots and returns nothing.
+#: The machine code of a function. It is called with the address of the function's *slots*, the 64-bit words that hold its
+#: arguments and then its results (:mod:`.signature`). It returns nothing.
 Entry = Callable[[int], Any]
 
 #: The folder of the shared objects that come with the package, and the environment variable that names a folder for those that
@@ -47,6 +51,7 @@ LOCK_SECONDS = 300.0
 #: Seconds between two looks at the lock of another process.
 _POLL_SECONDS = 0.05
 
+#: The line before a compiled function that Python calls.
 _NJIT_LINE = re.compile(rb"^@njit$", re.MULTILINE)
 
 #: An import statement at the top of a module: the module and the names.
@@ -57,7 +62,10 @@ _LEVEL_3_FLAGS = {"avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe"}
 
 
 def entry_of(function: Callable[..., Any]) -> Entry | None:
-    """The machine code of a function, to be called with the address of its slots (:mod:`.signature`); None if there is none."""
+    """The machine code of a function, to be called with the address of its slots; None if there is none.
+
+    It is built first if it is missing and can be built. Raises OSError if the shared object cannot be loaded.
+    """
     package = function.__module__.rpartition(".")[0]
     library = _library(package)
     if library is None:
@@ -98,7 +106,7 @@ def trouble(*packages: str) -> str:
 def missing_code(*packages: str) -> str:
     """Says, in one line for users, that functions of these packages have no machine code, what follows, and what to run.
 
-    It is empty if all of them have machine code. By default, all packages with compiled functions are checked.
+    The text is empty if all of them have machine code. By default, all packages with compiled functions are checked.
     """
     why = trouble(*packages)
     if not why:
@@ -125,7 +133,7 @@ def level() -> str:
 
 
 def file_name(package: str, processor: str) -> str:
-    """File name of the shared object of a package's folder."""
+    """File name of the shared object of a package's folder for the level ``processor``."""
     return f"{package}-{digest(package)}-{processor}.so"
 
 
@@ -237,8 +245,8 @@ def locked_build(folder: Path, package: str) -> Iterator[None]:
     """Lets one process at a time build the shared object of a package in a folder.
 
     While another process builds it, this one waits for at most :data:`LOCK_SECONDS`; then it goes on without the lock. The
-    system releases the lock of a process that ends, however it ends. Two builds at the same time are only a waste: each writes
-    a file of its own and renames it. That is also what happens if the folder cannot have locks.
+    system releases the lock of a process that ends, however it ends. If the folder cannot have locks, this one goes on without
+    a lock as well. Two builds at the same time do no harm but waste time: each writes a file of its own and renames it.
     """
     lock, path, until = None, folder / f"{package}.lock", time.monotonic() + LOCK_SECONDS
     with contextlib.suppress(OSError):

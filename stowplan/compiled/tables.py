@@ -1,6 +1,6 @@
 """Tables whose rows compiled functions read by field name: NumPy's record arrays.
 
-Compiling code that reads a field of a record takes a third of the time that compiling code that reads an array element takes.
+Code that reads a field of a record is compiled in a third of the time that code needs that reads an element of an array.
 """
 
 from __future__ import annotations

@@ -1,16 +1,18 @@
 """Reads problems of dsa-solver (github.com/tonibohnlein/dsa-solver, schema v1) as packing problems, and writes its solutions.
 
-Such a file has several *pools*, which are separate memories. No rule that is read here crosses pools. Therefore all pools
-become one packing problem, in which the buffers of one pool are live before those of the next. Rules that packing does not have
-are expressed by rules that it has:
+Dsa-solver is a solver of dynamic storage allocation, which stowplan calls packing (:mod:`stowplan.models.packing.problem`). A
+file has several *pools*, which are separate memories. No rule that is read here crosses pools. Therefore all pools become one
+packing problem, in which the buffers of one pool are live before the buffers of the next. Rules of dsa-solver that packing does
+not have are expressed by rules of packing:
 
 * A range that a pool reserves becomes a buffer at a fixed offset. If a pool is smaller than the largest one, the bytes that it
   lacks also become such a buffer.
 * Two buffers that may never share bytes (``separations``) are live together at an additional moment, after all other moments.
   One moment serves many pairs: all buffers of a set can be live at it if no two of them may share bytes anyway.
 
-If a file asks for the lowest cost of reuse, its costs become the reuse penalties of the packing problem. If a file asks for the
-lowest peaks, its capacities are read and the peaks are not minimized: any plan within the capacities is accepted.
+If a file asks for the lowest cost of reuse, its costs become the *reuse penalties* of the packing problem: the cost of two
+buffers that share bytes. If a file asks for the lowest peaks (the highest address used in each pool), its capacities are read
+and the peaks are not minimized: any plan within the capacities is accepted.
 """
 
 from __future__ import annotations
@@ -124,8 +126,7 @@ class _CostModel(_Struct):
 
 
 class _Objective(_Struct):
-    """Names of the terms of the objective. The first one is minimized first, and each of the next ones without making those
-    before it worse."""
+    """Names of the terms of the objective, which are minimized in this order, each without making an earlier one worse."""
 
     aggregation: Literal["lexicographic"]
     terms: list[str]
@@ -204,7 +205,8 @@ def _problem(document: _Document) -> Problem:
         offsets[number] = pin.offset
         if pin.exclusive_for_all_time:
             exclusive.add(number)
-    # Pairs of buffers that may never share bytes. Each gets a moment after ``end`` at which both are live.
+    # The keys of ``apart`` are pairs of buffers that may never share bytes, and ``hard`` has the pairs that are live together.
+    # A pair that is only in ``apart`` becomes live together at a moment after ``end``.
     apart = _pairs(rules.separations, number_of, pool_of, "problem.constraints.separations")
     last = end
     for number, other in product(exclusive, range(len(lives))):
@@ -215,6 +217,7 @@ def _problem(document: _Document) -> Problem:
         for number in clique:
             lives[number].append((last, last + 1))
         last += 1
+    # All times of a pool are moved by a multiple of this, so that pools follow each other in time.
     shift = last - begin + 1
     buffers = []
     for number, (buffer, life) in enumerate(zip(given.buffers, lives, strict=True)):
@@ -279,7 +282,9 @@ def _number(number_of: dict[int, int], buffer: int, place: str) -> int:
 
 
 def _pairs(rules: Iterable[Any], number_of: dict[int, int], pool_of: list[int], place: str) -> dict[Pair, int]:
-    """The pairs of different buffers of one pool that rules name, with the sum of the rules' costs, which is 0 without costs.
+    """Returns the pairs of different buffers of one pool that rules name, each with the sum of the costs of its rules.
+
+    The sum is 0 if the rules have no costs.
 
     Raises
     ------
@@ -343,7 +348,7 @@ def _cover(pairs: list[Pair], allowed: set[Pair]) -> list[list[int]]:
 
 
 def solution(path: str | Path, plan: Plan) -> bytes:
-    """The solution document, as dsa-solver reads it, of a plan for the problem in a file.
+    """Returns a plan as the contents of a solution file of dsa-solver, in JSON.
 
     Parameters
     ----------
@@ -409,6 +414,7 @@ def is_dsa(source: Source) -> bool:
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
+    """Reads the problem of a file; raises InputError as :func:`_document` and :func:`_problem` do."""
     with naming(source.path):
         return Opened(_problem(_document(source.data or b"", source.path)))
 

@@ -79,13 +79,13 @@ class TargetFamily:
     """
 
     inputs: str
-    """The inputs that are planned for these targets, in words: ``networks``."""
+    """The inputs that are planned for these targets, in words, for example ``networks``."""
     kind: str
-    """The kind of problem, in words: ``tier placement``."""
+    """The kind of problem, in words, for example ``tier placement``."""
     example: str
     """Name of one of the targets."""
     answers: str
-    """What a plan decides, in words: ``a memory tier for each tensor``."""
+    """What a plan decides, in words, for example ``a memory tier for each tensor``."""
     load: Callable[[str], Any]
     """Loads a target by its name or path; raises InputError if it is not of this family, or if its file is not valid."""
     names: Callable[[], tuple[str, ...]]
@@ -129,8 +129,8 @@ class InputFormat:
     """A format of input files."""
 
     what: str | Callable[[Source], str]
-    """Words for such a file in messages: ``a network``. It is a function of the file if the format has several sorts of
-    files."""
+    """Words for such a file in messages, for example ``a network``; or a function that returns them for a file, if the format
+    has several sorts of files."""
     suffixes: tuple[str, ...]
     """Extensions of such files, in lower case and without ``.gz``, by which ``batch`` selects files of a folder."""
     accepts: Callable[[Source], frozenset[str]]

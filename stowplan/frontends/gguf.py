@@ -137,9 +137,12 @@ def read_gguf(path: str | Path) -> GgufFile:
     Raises
     ------
     InputError
-        The file cannot be read, is no GGUF file or one of another version, is damaged, or has a tensor of a type that is not in
-        :data:`TYPES`; or one of the files of a split model is missing, or has another number of files in its name than in its
-        metadata.
+        In one of these cases:
+
+        - A file cannot be read or is damaged.
+        - A file is no GGUF file, or is one of another version.
+        - A tensor has a type that is not in :data:`TYPES`.
+        - A file of a split model is missing, or its name and its metadata have different numbers of files.
     """
     named = _read(Path(path))
     match = _SPLIT.fullmatch(named.path.name)
@@ -162,7 +165,7 @@ def read_gguf(path: str | Path) -> GgufFile:
 
 
 def _check_count(file: GgufFile, count: int) -> None:
-    """Raises InputError if the metadata of a file of a split model have another number of files than its name."""
+    """Raises InputError if the metadata of a file of a split model do not have ``count`` files, the number in its name."""
     found = _split_count(file)
     if found != count:
         raise InputError(f"found {found}, expected {count}, as in the name of the file", source=file.path, place="split.count")

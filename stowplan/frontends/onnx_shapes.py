@@ -7,8 +7,8 @@ with them. An ``If`` whose condition is known in this way is replaced by the bra
 
 The graphs that ``If``, ``Loop`` and ``Scan`` run are called bodies here. Their shapes are inferred as those of separate models,
 with the types and numbers that are known of the values around them. The values that a loop carries have the shapes with which
-they begin, and an iteration must leave these shapes unchanged. A result to which each iteration of a loop appends a part is as
-long as the largest number of iterations.
+they begin, and an iteration must leave these shapes unchanged. If each iteration of a loop appends a part to a result, the
+result counts as having as many parts as the loop can have iterations.
 
 A *type* here is a protocol buffer of onnx, with the type of the elements and the shape of a tensor.
 """
@@ -43,7 +43,7 @@ class Findings(NamedTuple):
     """One entry for each value whose declaration contradicts the inferred type: its name, the word ``shape`` or ``type``, and a
     list of the declared and the inferred shape or element type, as text."""
     believed: list[str]
-    """Values whose shapes are known from their declarations only."""
+    """Names of the values whose shapes are known from their declarations only."""
 
     def check(self, name: str, declared: Any, inferred: Any) -> bool:
         """Whether a declared type agrees with an inferred one as far as both are known; a contradiction is recorded."""
@@ -62,7 +62,7 @@ class Findings(NamedTuple):
 
 
 def inferred(model: Any, findings: Findings) -> Any:
-    """Returns a model with all shapes that can be inferred; ``model`` may be changed.
+    """Returns a model (a ``ModelProto`` of onnx) with all shapes that can be inferred; ``model`` may be changed.
 
     Except for inputs, a declared shape is used only if none can be inferred, because it may be outdated. Declared shapes and
     types are compared with inferred ones, and contradictions are added to ``findings``. A shape that cannot be inferred and is

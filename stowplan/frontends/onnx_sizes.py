@@ -44,13 +44,13 @@ def graphs_of(graph: Any) -> Iterator[Any]:
 
 
 def is_fixed(kind: Any) -> bool:
-    """Whether a type, which may be None, is that of a tensor with a fixed shape."""
+    """Whether a type (a ``TypeProto`` of onnx; None if it is not known) is that of a tensor with a fixed shape."""
     shape = None if kind is None or not kind.tensor_type.HasField("shape") else kind.tensor_type.shape
     return shape is not None and all(size.HasField("dim_value") for size in shape.dim)
 
 
 def fix_sizes(model: Any, user_sizes: UserSizes) -> None:
-    """Writes the user's sizes into a model.
+    """Writes the sizes that the user gives into a model (a ``ModelProto`` of onnx).
 
     A shape that the user gives for an intermediate value is written into its declaration, which is added if the graph has none.
     An input that is a single integer becomes a constant if the user gives its value.
@@ -58,9 +58,12 @@ def fix_sizes(model: Any, user_sizes: UserSizes) -> None:
     Raises
     ------
     InputError
-        The model has no dimension or value of a name that the user gives, sizes contradict the model or each other, a size that
-        is computed from others is less than 1, or inputs still have open dimensions. In the last case the message has an
-        example of the missing options.
+        In one of these cases:
+
+        - The user gives the size of a dimension or the shape of a value that the model does not have.
+        - Sizes contradict the model or each other.
+        - A size that is computed from others is less than 1.
+        - Inputs still have open dimensions. The message has an example of the missing options.
     """
     graph = model.graph
     for inner in graphs_of(graph):
@@ -110,7 +113,7 @@ def _store_numbers(graph: Any, user_sizes: UserSizes) -> set[str]:
 
 
 def _user_dims(graph: Any, user_sizes: UserSizes, numbers: set[str]) -> dict[str, int]:
-    """Sizes of all named dimensions that follow from the user's sizes and shapes; writes the shapes into the graph.
+    """Returns the sizes of all named dimensions that follow from the user's sizes and shapes; writes the shapes into the graph.
 
     ``numbers`` are the names of inputs that have become constants. Raises InputError if a name is unknown, or if sizes
     contradict the model or each other.
@@ -214,7 +217,7 @@ def _is_open(size: Any) -> bool:
 
 
 def _one_of(names: Any, article: str, noun: str) -> str:
-    """Text that lists up to 20 names of a model for an error message; ``noun`` says what they name: ``value``."""
+    """Text that lists up to 20 names of a model for an error message; ``noun`` says what they name, for example ``value``."""
     shown = ", ".join(sorted(names)[:20])
     return f"{article} {noun} of the model: {shown}" if shown else f"no such option: the model has no {noun}s"
 

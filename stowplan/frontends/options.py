@@ -18,6 +18,7 @@ from stowplan.arguments import flag, show, whole
 from stowplan.errors import InputError, UsageError
 from stowplan.options import ALL_INPUTS, GRAPHS, LOOP_BODIES, NETWORKS, PROGRAMS, SNAPSHOTS, Option, declared, fields_of
 
+#: Functions that make the description of an option (:class:`stowplan.options.Option`) for one sort of inputs.
 _program, _network, _loop_body = partial(Option, PROGRAMS), partial(Option, NETWORKS), partial(Option, LOOP_BODIES)
 _graph = partial(Option, GRAPHS, has_flag=True, is_shared=False)
 
@@ -75,9 +76,9 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["whole_steps", "between_steps"] | None,
         _program(
             "MODE",
-            "When a tensor is copied from fast to slow memory between two instructions, other tensors may use its bytes "
-            "after the next instruction (whole_steps, the default), or already during it (between_steps, as in XLA's own "
-            "plans).",
+            "A tensor may be copied from fast to slow memory between two consecutive instructions. Its bytes in fast memory "
+            "then become free after the second instruction (whole_steps, the default), or before it, so that the second "
+            "instruction may overwrite them (between_steps, as in XLA's own plans).",
         ),
     ] = None
     prefetches: Annotated[

@@ -1,5 +1,9 @@
 """Reads files that contain a problem already: JSON files of any kind, as ``stowplan convert`` writes them, and CSV files of
-buffers to pack."""
+buffers to pack.
+
+A problem is of one of nine *kinds*, such as packing; :mod:`stowplan.kinds` describes each of them. The formats at the end of
+this module are entries of the registry of :mod:`stowplan.frontends.formats`, which says what their functions must do.
+"""
 
 from __future__ import annotations
 

@@ -104,6 +104,8 @@ def read(
         (:class:`NoTargetError`).
     MissingDependencyError
         A package that reads files of this format, such as onnx or torch, is not installed.
+    TimeLimitError
+        The caller has set a time limit for reading (:func:`stowplan.deadline.read_within`), and it is over.
 
     Warns
     -----
@@ -129,7 +131,7 @@ class NoTargetError(UsageError):
     path
         The file.
     what
-        Words for such a file: ``a network``.
+        Words for such a file, for example ``a network``.
     fitting
         The families of targets for which the file can be read; the family of its format is the first one.
     """

@@ -45,7 +45,8 @@ class _Process(ChildProcess):
         return self.parent == os.getpid() and self.is_alive and not self.is_busy
 
     def ask(self, data: bytes) -> bytes:
-        """Sends a model; returns the findings as a line of JSON, followed by the model with its shapes.
+        """Sends a model; returns the findings (:class:`.onnx_shapes.Findings`) as a line of JSON, followed by the model with
+        its shapes.
 
         Raises
         ------

@@ -154,11 +154,11 @@ def is_written(argument: Any) -> bool:
 class FakeRun:
     """Runs the nodes of a graph one by one on fake tensors, which have no data.
 
-    Two tensors share a storage exactly if they share one in a real run. The schema alone does not say whether they do: an
-    operator whose result may be a view copies if strides, types or conjugation require it, and some operators return an operand
-    although their schema does not say so. After ``torch.export.load``, the values in ``meta["val"]`` of the nodes do not say it
-    either, because they never share storages. Results of higher-order operators are always new, because torch does not let them
-    return an operand.
+    Two fake tensors share a storage exactly if the tensors of a real run do. The schema of an operator does not suffice to know
+    this: an operator whose result may be a view copies if strides, types or conjugation require it, and some operators return
+    an operand although their schema does not say so. After ``torch.export.load``, the values in ``meta["val"]`` of the nodes do
+    not suffice either, because they never share storages. Results of higher-order operators are always new, because torch does
+    not let them return an operand.
 
     Parameters
     ----------
@@ -295,12 +295,15 @@ def tensors_of(value: Any) -> list[Any]:
 
 
 def storage_key(tensor: Any) -> int:
-    """A key of a tensor's storage. As long as both tensors exist, two tensors have the same key exactly if they share it."""
+    """A key of a tensor's storage. Two tensors that exist at the same time have the same key exactly if they share a
+    storage."""
     return int(tensor.untyped_storage()._cdata)
 
 
 class EffectOrder:
-    """Collects the precedences that keep reads and writes of overwritten storages in the order of the graph.
+    """Collects precedences, which are pairs of operators that must run in this order.
+
+    They keep the reads and writes of each storage that is overwritten in the order of the graph.
 
     Attributes
     ----------

@@ -11,7 +11,9 @@ A *lowering* translates a graph into a problem:
   (:func:`stowplan.models.rematerialization.problem.of_graph`)
 
 The rules of a valid graph are in :mod:`stowplan.graph.rules`, and further promises of readers in :mod:`stowplan.graph.spec`.
-Tensors and operators are named by their numbers, which are their positions in the fields ``tensors`` and ``ops``.
+Tensors and operators are named by their numbers, which are their positions in the fields ``tensors`` and ``ops``. A *view* is a
+tensor that shares the bytes of another one. The *base* of a tensor is the tensor that owns its bytes: the tensor itself, or for
+a view the end of its chain of views.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ class Tensor(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the tensor whose bytes it shares, as a view of it or as another value written to the same memory; None if it
     has bytes of its own."""
     start: int = 0
-    """For a view: bytes from the start of that tensor to its own start."""
+    """For a view: bytes from the start of the tensor ``alias_of`` to its own start."""
     dtype: str = ""
     """Type of its elements, as the file format names it; empty if it has none, such as memory inside an operator."""
     shape: tuple[int, ...] | None = None
@@ -53,7 +55,8 @@ class Op(msgspec.Struct, frozen=True, kw_only=True):
     writes: tuple[int, ...] = ()
     """Numbers of the tensors that it writes; no other operator writes one of them."""
     in_place: tuple[tuple[int, int], ...] = ()
-    """Pairs (operand, result): the result may overwrite the operand's bytes if no other operator still needs the operand."""
+    """Pairs (operand, result) of tensor numbers: the result may overwrite the operand's bytes if no other operator still needs
+    the operand."""
     has_effects: bool = False
     """Whether it has effects other than its results, or gives other results when it runs again. It then may not run twice,
     and ``precedences`` fix its position."""

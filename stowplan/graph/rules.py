@@ -2,7 +2,8 @@
 
 The rules apply to the :class:`~stowplan.graph.graph.Graph` that readers make. They also apply to problems of operator order and
 of rematerialization, which are graphs with further fields. Tensors and operators are named by their positions in the fields
-``tensors`` and ``ops``, which are called their numbers.
+``tensors`` and ``ops``, which are called their numbers. A *view* is a tensor that shares the bytes of another one. The *base*
+of a tensor is the tensor that owns its bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class TensorLike(Protocol):
 
     @property
     def start(self) -> int:
-        """For a view: bytes from the start of that tensor to its own start."""
+        """For a view: bytes from the start of the tensor ``alias_of`` to its own start."""
 
 
 class OpLike(Protocol):
@@ -64,8 +65,8 @@ class OpLike(Protocol):
 
     @property
     def in_place(self) -> tuple[tuple[int, int], ...]:
-        """Pairs (operand, result): the result may overwrite the operand's bytes if no other operator still needs the
-        operand."""
+        """Pairs (operand, result) of tensor numbers: the result may overwrite the operand's bytes if no other operator still
+        needs the operand."""
 
     @property
     def has_effects(self) -> bool:
@@ -111,7 +112,7 @@ class GraphRules:
 
     @cached_property
     def base(self) -> tuple[int, ...]:
-        """For each tensor, the tensor that owns its bytes: itself, or the end of its chain of views."""
+        """For each tensor, the number of the tensor that owns its bytes: itself, or the end of its chain of views."""
         bases: list[int] = []
         for number in range(len(self.tensors)):
             at = number
@@ -133,7 +134,8 @@ class GraphRules:
 
     @cached_property
     def writer(self) -> tuple[int | None, ...]:
-        """For each tensor, the operator that writes it; None for inputs and for views that exist as soon as their base does."""
+        """For each tensor, the number of the operator that writes it. It is None for inputs and unused tensors, and for views
+        that exist as soon as their base does."""
         writers: list[int | None] = [None] * len(self.tensors)
         for number, op in enumerate(self.ops):
             for tensor in op.writes:
@@ -144,9 +146,12 @@ class GraphRules:
     def predecessors(self) -> tuple[tuple[int, ...], ...]:
         """For each operator, the numbers of its predecessors, which must run before it, in ascending order.
 
-        A predecessor writes a tensor that the operator reads, or the tensor of which the operator writes a view, or is the
-        first of a pair in ``precedences``. A view that no operator writes exists as soon as its base does, so that the writer
-        of its base counts instead.
+        An operator P is a predecessor of an operator Q in these cases:
+
+        - P writes a tensor that Q reads. If no operator writes this tensor, it is a view that exists as soon as its base does;
+          then P is the writer of its base.
+        - P writes the tensor of which Q writes a view.
+        - ``precedences`` contains the pair (P, Q).
         """
         before: list[set[int]] = [set() for _ in self.ops]
         for number, op in enumerate(self.ops):
@@ -164,7 +169,10 @@ class GraphRules:
 
 
 def _check_numbers(numbers: Sequence[int], count: int, place: str, what: str = "tensor") -> None:
-    """Raises InputError for a number that is not in ``[0, count)`` or that occurs twice."""
+    """Raises InputError for a number that is not in ``[0, count)`` or that occurs twice.
+
+    ``place`` and ``what`` name the field and the numbered objects in the message.
+    """
     for number in numbers:
         expect_range(place, what, number, 0, count)
     if len(set(numbers)) < len(numbers):
@@ -228,8 +236,8 @@ def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
 
 
 def _check_writers(problem: GraphRules) -> None:
-    """Checks that each tensor that is used is an input or has exactly one writer, and that a view is no input unless its base
-    is."""
+    """Checks that each tensor that is used is an input or has exactly one writer, and that the base of a view that is an input
+    is an input as well."""
     writer: dict[int, int] = {}
     inputs = set(problem.inputs)
     for number, op in enumerate(problem.ops):

@@ -24,8 +24,12 @@ def faults(graph: Graph) -> Iterator[str]:
 
 
 def _tensors(graph: Graph) -> Iterator[str]:
-    """Sizes suffice for shapes, and shapes are fixed. Every tensor with bytes of its own is an input, an output or a result of
-    the program, or an operator reads or writes it."""
+    """Yields a sentence for each tensor that breaks one of these promises:
+
+    - Its size suffices for its shape.
+    - Its shape is fixed: no extent is negative.
+    - If it has bytes of its own, it is used: it is an input, output or result of the program, or an operator touches it.
+    """
     for tensor in graph.tensors:
         bits = bits_of(tensor.dtype)
         if tensor.shape is not None and bits is not None and tensor.size:
@@ -46,7 +50,7 @@ def _tensors(graph: Graph) -> Iterator[str]:
 
 
 def _order(graph: Graph) -> Iterator[str]:
-    """The operators are listed in an order in which they can run."""
+    """Yields a sentence for each operator that is listed before one that must run earlier, or that does nothing at all."""
     for number, before in enumerate(graph.predecessors):
         late = [graph.ops[other].id for other in before if other > number]
         if late:
@@ -57,7 +61,8 @@ def _order(graph: Graph) -> Iterator[str]:
 
 
 def _results(graph: Graph) -> Iterator[str]:
-    """Every tensor that the program returns exists at the end, unless it is a constant, which no operator reads or writes."""
+    """Yields a sentence for each tensor that the program returns but that does not exist at the end. Constants, which no
+    operator reads or writes, are no fault."""
     touched = {graph.base[number] for op in graph.ops for number in (*op.reads, *op.writes)}
     final_bases = {graph.base[number] for number in graph.outputs}
     for number in graph.results:
@@ -69,7 +74,7 @@ def _results(graph: Graph) -> Iterator[str]:
 def bits_of(dtype: str) -> int | None:
     """Number of bits of an element, which is the first number in the name of its type, for example 16 for ``bfloat16``.
 
-    It is None if the name contains no number and is not in a small table of such names.
+    Names without a number are looked up in a small table, for example 64 for ``double``. The result is None for all others.
     """
     name = dtype.lower()
     if name in _BITS:

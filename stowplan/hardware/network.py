@@ -125,7 +125,7 @@ class Operation(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class Layer(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One operational layer of a network."""
+    """One layer of a network, with the numbers of the layers that it reads."""
 
     inputs: tuple[int, ...]
     """Numbers of the layers whose output activations it reads, ascending and distinct. All are less than its own number, which

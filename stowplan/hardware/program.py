@@ -1,8 +1,9 @@
 """A compiled program, as front ends return it: steps in the order of the schedule, tensors and loops, without target or costs.
 
 A *step* is an instruction, in the order in which the compiler scheduled them. Steps and tensors are named by their numbers,
-which are their positions in the fields ``steps`` and ``tensors``. A cost model (:mod:`stowplan.hardware.costs`) turns a program
-and a target into a memory-mapping problem.
+which are their positions in the fields ``steps`` and ``tensors``. A *value* is an array that the program defines: a leaf of an
+instruction's result, which may be a tuple. A *tensor* is storage for one value or several. A cost model
+(:mod:`stowplan.hardware.costs`) turns a program and a target into a memory-mapping problem.
 """
 
 from __future__ import annotations

@@ -2,14 +2,16 @@
 
 The simulated machine is that of ``docs/reference/memory-mapping.md`` ("Copy engine"). Steps run one after the other. Copies
 between slow and fast memory run concurrently with them on a few channels, in the order in which they were queued, and a step
-waits for the copies that must be complete before it. *Boundary* ``t`` is the moment before step ``t``. Any plan can be
-simulated, even one that breaks the rule against stalls, such as that of a production compiler. Only the verifier checks the
-other rules.
+waits for the copies that must be complete before it. *Boundary* ``t`` is the moment before step ``t``. A *use* is one access of
+a tensor by a step; uses are numbered over all steps in their order. A plan says which uses are served from fast memory. A
+tensor may be copied in *slices*, each of which is a copy of some of its bytes. Any plan can be simulated, even one that breaks
+the rule against stalls, such as the plan of a production compiler. Only the verifier checks the other rules.
 
-:func:`simulate` gives every copy the full bandwidth, whatever the steps read and write at the same time. Exact models assume
-the same. In :func:`play_shared`, copies share the bandwidth of slow memory with each other and with the steps: while a step
-runs, copies have the bandwidth that the step does not use, in equal parts. Unless steps alone use more than the bandwidth, a
-program with its copies therefore takes at least the time of its whole traffic with slow memory at the full bandwidth.
+:func:`simulate` gives every copy the full bandwidth, whatever the steps read and write at the same time. The models that exact
+solvers get assume the same. In :func:`play_shared`, copies share the bandwidth of slow memory with each other and with the
+steps: while a step runs, copies have the bandwidth that the step does not use, in equal parts. Unless steps alone use more than
+the bandwidth, a program with its copies therefore takes at least the time of its whole traffic with slow memory at the full
+bandwidth.
 """
 
 from __future__ import annotations
@@ -88,7 +90,10 @@ def simulate(problem: Problem, plan: Plan) -> Timeline:
 
 
 def durations_ps(problem: Problem, fast_uses: Iterable[int]) -> list[int]:
-    """The duration of all runs of each step in ps, if exactly these uses are served from fast memory."""
+    """Returns the duration of all runs of each step in ps, if exactly these uses are served from fast memory.
+
+    ``fast_uses`` has their numbers.
+    """
     fast, number = set(fast_uses), 0
     durations: list[int] = []
     for step in problem.steps:

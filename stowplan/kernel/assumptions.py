@@ -1,5 +1,8 @@
-"""The assumptions that ``optimal`` and ``infeasible`` rest on: choices of the front end, the code that made the problem from a
-file, and rules of the problem that could be changed, such as a capacity."""
+"""Lists the assumptions of a problem, under which a status ``optimal`` or ``infeasible`` holds.
+
+There are two sorts: choices of the *front end*, which is the code that made the problem from a file, and rules of the problem
+that the caller could change, such as a capacity.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ MAX_VALUES = 4
 
 
 def assumptions(kind: Kind[Any, Any], problem: Any, result: Result[Any] | None = None) -> tuple[Assumption, ...]:
-    """The assumptions of a problem: the choices of its front end, then the rules (:attr:`Kind.assumptions`) that forbid
-    something in it.
+    """Returns the assumptions of a problem: the choices of its front end, then the rules that forbid something in it.
 
-    If the status of ``result`` is ``infeasible``, rules whose change cannot lead to a plan are left out, and the advice on the
-    capacity names the least one that can suffice.
+    The rules are the ones that :attr:`Kind.assumptions` names. Each assumption comes with advice that says what to try instead.
+    If the status of ``result`` is ``infeasible``, rules whose change cannot lead to a plan are left out. The advice on the
+    capacity then names a lower bound on the capacity that is needed. The function raises no error of its own.
     """
     found: list[Assumption] = [*getattr(problem, "choices", ())]
     is_infeasible = result is not None and result.status == "infeasible"
@@ -37,10 +40,10 @@ def assumptions(kind: Kind[Any, Any], problem: Any, result: Result[Any] | None =
 
 
 def _least_capacity(kind: Kind[Any, Any], problem: Any, result: Result[Any] | None) -> str:
-    """The best known lower bound on the capacity as the end of advice; empty if the kind has none.
+    """The end of the advice on the capacity: text with the best known lower bound. It is empty if the kind computes none.
 
-    The capacity of the problem is too small, as the run has proven. If objectives are bytes, they are heights that a capacity
-    limits, so that the bound of the run counts as well.
+    The run has proven that the capacity of the problem is too small. If the objective is in bytes, it is the amount of memory
+    that the capacity limits, so that the bound of the run is also a bound on the capacity.
     """
     if kind.least_capacity is None:
         return ""
@@ -63,7 +66,11 @@ def _word(value: Any) -> str:
 
 
 def _instead(kind: Kind[Any, Any], path: str, free: str) -> str:
-    """Text that says what to try instead of a rule's value: the option that sets it, if there is one."""
+    """Text that says what to try instead of a rule's value: the option that sets it, if there is one.
+
+    ``path`` is the path of the rule's field in the problem, such as ``rules.stalls``. ``free`` is the value with which the rule
+    forbids nothing; it is empty if there is no such value.
+    """
     rule, _, name = path.rpartition(".")
     if rule == "rules":
         return f"--set {name}={free or 'none'}"

@@ -32,12 +32,13 @@ class Call:
     candidates: Sequence[Candidate]
     """The candidates to run, most useful first."""
     starts: Mapping[str, Start]
-    """Plans to start from, by name: the kind's initial plans, which cost nothing to make, and the valid ones of the plans that
-    the caller gave."""
+    """Plans to start from, by name: the kind's initial plans, which cost nothing to make, and the caller's plans that are
+    valid."""
     baseline: str | None
     """Name of the baseline that the result must be no worse than; None if the caller named none."""
     hints: Sequence[Hint]
-    """Hints that give values, such as probabilities, for single decisions. They guide constructive heuristics."""
+    """Hints (:class:`~stowplan.models.hint.Hint`) that give values, such as probabilities, for single decisions. They guide
+    constructive heuristics. The plan of a hint is one of ``starts`` instead."""
     warnings: Sequence[str]
     """Warnings for the result, for example that the plan of the named baseline is not valid."""
     plans: Mapping[str, Any]
@@ -45,8 +46,8 @@ class Call:
     hint: Any
     """The hint of the caller, as it was passed."""
     stability_pass: StabilityPass | None
-    """The search, after the candidates have ended, for a plan that differs less from an earlier one. None if the caller gave no
-    earlier plan."""
+    """The search that follows the candidates if the caller gave an earlier plan: it looks for a plan that differs less from the
+    earlier plan. None if there is no earlier plan."""
 
 
 def build_call(
@@ -58,8 +59,15 @@ def build_call(
     hint: Any = None,
     keep_close: Any = None,
 ) -> Call:
-    """Checks the arguments of :func:`stowplan.solve` and makes a :class:`Call` of them. Raises the UsageError and InputError
-    that are listed there."""
+    """Checks the arguments of :func:`stowplan.solve` and makes a :class:`Call` of them.
+
+    Raises
+    ------
+    UsageError
+        A name of a candidate, a baseline or a plan is wrong, or an argument has a wrong type, as :func:`stowplan.solve` lists.
+    InputError
+        A plan, the hint or the earlier plan is not valid, or is for another problem.
+    """
     candidates = select_candidates(kind.candidates(problem, options), options)
     stability_pass = None
     if keep_close is not None:
@@ -107,7 +115,7 @@ def select_candidates(available: list[Candidate], options: Options) -> list[Cand
     Raises
     ------
     UsageError
-        A name is not that of a candidate or a family. A candidate that is given by its own name cannot run here, for example
+        A name belongs to no candidate and no family. A candidate that is given by its own name cannot run here, for example
         because a package is missing. No candidate is left, because none of a selected family can run here.
     """
     known_names = {*FAMILIES, *(candidate.name for candidate in available)}

@@ -23,8 +23,8 @@ def seconds_for(time_limit: float) -> float:
 
 
 def seconds_after(time_limit: float, left: float) -> float:
-    """Seconds for the certificate of a run that ended with ``left`` seconds to spare, in addition to those that were set
-    aside."""
+    """Seconds for the certificate of a run that ended ``left`` seconds before the end of its search time. The time that was set
+    aside is included."""
     reserved = seconds_for(time_limit)
     return max(reserved, min(reserved + left, MAX_SHARE * time_limit))
 

@@ -192,9 +192,12 @@ class Report(msgspec.Struct):
     """A message from a candidate to the run."""
 
     what: ReportType
-    """The type of message. A process sends ``started`` first, once the candidate is imported; then come ``plan``, ``no_plan``,
-    ``bound``, ``evidence``, ``infeasible``, ``hint``, ``follows`` and ``note`` in any order. The last message is ``done``,
-    ``stopped`` (by the time limit) or ``failed``."""
+    """The type of message.
+
+    A process sends ``started`` first, once the candidate is imported. Then come ``plan``, ``no_plan``, ``bound``, ``evidence``,
+    ``infeasible``, ``hint``, ``follows`` and ``note`` in any order; the method of :class:`Context` that sends such a message
+    says what it means. The last message is ``done``, ``stopped`` (by the time limit) or ``failed``.
+    """
     source: str = ""
     """Name under which the result lists the finding; usually that of the candidate."""
     data: bytes = b""
@@ -202,7 +205,7 @@ class Report(msgspec.Struct):
     bound: int = 0
     """With ``bound``: the bound, in the unit of the kind."""
     text: str = ""
-    """With ``note``: the remark. With ``follows``: the trained network. With ``failed``: the error."""
+    """With ``note``: the remark. With ``follows``: the file and hash of the trained network. With ``failed``: the error."""
     why: dict[str, Any] | None = None
     """With ``infeasible``: details for the result."""
     is_reusable: bool = False
@@ -263,7 +266,8 @@ class Context:
     def work(self, rate: Rate, size: float = 1.0, *, least: int = 0) -> int | None:
         """The amount of work to do in a deterministic run, for example a number of rounds; None if the clock is the limit.
 
-        It is the ``rate`` times the work limit, divided by the ``size`` of the problem, but never less than ``least``.
+        It is the ``rate``, in units of work per second, times the work limit, divided by the ``size`` of the problem. It is
+        never less than ``least``.
         """
         return max(least, int(rate.per_second * self.options.extent / size)) if self.options.deterministic else None
 
@@ -281,8 +285,8 @@ class Context:
         return lambda: self.closed() or time.monotonic() >= until
 
     def limits(self, seconds: float, work: W) -> tuple[float, W | None]:
-        """The limits for a call of a solver: ``(seconds, None)``, or in a deterministic run a time limit that is never reached,
-        and ``work``."""
+        """The limits for a call of a solver: ``(seconds, None)`` in a run against the clock. In a deterministic run they are a
+        time limit that is never reached, and ``work``."""
         return (_NO_TIME_LIMIT, work) if self.options.deterministic else (seconds, None)
 
     def units(self, rate: Rate) -> float | None:
@@ -328,8 +332,8 @@ class Context:
         """Reports the evidence that a bound rests on, for a certificate.
 
         It belongs to the largest bound that this candidate has reported before. Of each candidate, the evidence for its two
-        largest bounds is kept. It is needed only if :attr:`Options.certify` is set. The certificate maker of the kind defines
-        what the bytes mean.
+        largest bounds is kept. It is needed only if :attr:`Options.certify` is set. Only the certificate maker of the kind
+        interprets the bytes.
         """
         self.send(Report("evidence", data=data))
 
@@ -370,8 +374,8 @@ class Context:
         return None if self.options.deterministic else lambda: self.incumbent()[0]
 
     def hints(self) -> tuple[Hint, ...]:
-        """The hints for this problem so far, checked, in the order in which they arrived: first the caller's, then those of
-        other candidates.
+        """The hints for this problem so far, checked, in the order in which they arrived: first the caller's hint, then the
+        hints of other candidates.
 
         In a deterministic run there are only the caller's.
         """

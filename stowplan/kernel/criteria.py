@@ -1,5 +1,8 @@
-"""Criteria for ending a run. Each is a function of the worker pool that returns a reason to stop, or None: it *holds* if it
-returns a reason.
+"""Criteria for ending a run. Each is a function that returns a reason to stop, or None. A criterion *holds* if it returns a
+reason.
+
+The argument of a criterion is the :class:`~stowplan.kernel.workers.pool.WorkerPool`, which starts the candidates of the run,
+collects their reports, and knows which candidates are running or waiting.
 
 The caller's criterion (:mod:`stowplan.stop`) becomes one of them (:func:`user_criterion`). The run ends as soon as one of the
 criteria holds (:func:`first_of`).
@@ -29,7 +32,8 @@ def first_of(*criteria: Criterion) -> Criterion:
 
 
 def settled(pool: WorkerPool) -> StopReason | None:
-    """Holds if no better result is possible or asked for, and the run need not wait for any of its candidates."""
+    """Holds if no better result is possible, or the caller's options ask for none, and the run need not wait for any of its
+    candidates."""
     return _unless_awaited(pool, pool.state.settled_reason())
 
 
@@ -96,7 +100,7 @@ def is_decided(state: RunState, unfinished: Sequence[Candidate], could_win_ties:
     unfinished
         Candidates that have not finished their work.
     could_win_ties
-        Those of the unfinished candidates whose plans would be preferred to the best plan if they are equally good.
+        The unfinished candidates whose plans would be preferred to an equally good best plan.
     """
     if state.infeasible:
         return True

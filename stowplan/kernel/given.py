@@ -1,8 +1,8 @@
 """Checks the plans, the baseline name and the hint that a caller of :func:`stowplan.solve` gives, and reads hints from files.
 
 A baseline is a plan that results are compared with, and its *maker* is the candidate that finds this plan if it is not known
-before the run. The result is never worse than a named baseline. Like ``-prod`` of Wang et al. 2023 (section 5, table 3), it is
-the better of two plans: the one that was found, and that of the baseline.
+before the run. If the caller names a baseline, the result is the better of two plans: the best plan that the candidates found,
+and the baseline's plan. The ``-prod`` results of Wang et al. 2023 (section 5, table 3) are defined in the same way.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def resolve_baseline(kind: Kind[Any, Any], problem: Any, baseline: str | None, p
     baseline
         The name as given, or :data:`PRODUCTION`.
     plan_names
-        Names of the kind's initial plans and of the caller's plans, whether they are valid or not.
+        Names of the kind's initial plans, which cost nothing to make, and of the caller's plans, whether they are valid or not.
 
     Raises
     ------
@@ -123,8 +123,11 @@ def add_baseline_maker(
 
 
 def reserved_names(kind: Kind[Any, Any]) -> list[str]:
-    """Names of the kind's baselines that no plan of the caller may have, whether or not the problem has such a baseline plan:
-    the first, those with a maker, and those with ``is_known``."""
+    """Names that no plan of the caller may have, because they belong to baselines of the kind.
+
+    They are the names of the kind's first baseline, of each baseline with a maker, and of each baseline with ``is_known``. They
+    are reserved even if the problem has no such baseline plan.
+    """
     others = (baseline for baseline in kind.baselines[1:] if baseline.is_known or baseline.maker is not None)
     return [kind.baseline, *(baseline.name for baseline in others)]
 
@@ -135,8 +138,10 @@ def baseline_warning(name: str, why: str) -> str:
 
 
 def missing_baseline_warning(name: str, reports: Sequence[CandidateReport]) -> str:
-    """The warning that the named baseline has no plan, so that the result is not compared with it. ``reports`` are those of all
-    candidates; that of the baseline's maker, if it has one, says why."""
+    """The warning that the named baseline has no plan, so that the result is not compared with it.
+
+    ``reports`` are the reports of all candidates. If the baseline has a maker, the maker's report says why there is no plan.
+    """
     maker = next((report for report in reports if report.name == name), None)
     if maker is None:
         why = "it has no valid plan for this problem"
@@ -231,10 +236,10 @@ def add_hinted_plan(kind: Kind[Any, Any], problem: Any, plans: Mapping[str, Any]
 
 
 def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> list[Hint]:
-    """One hint with values, such as probabilities, and without a plan, or an empty list.
+    """A list of one hint, which has values, such as probabilities, and no plan; or an empty list.
 
     The values are those of the given hint. If it has only a plan, they are derived from that plan. The list is empty if there
-    is neither, or if the kind has no values to derive.
+    are neither values nor a plan, or if the kind cannot derive values from a plan.
 
     Parameters
     ----------
@@ -254,7 +259,7 @@ def hinted_values(kind: Kind[Any, Any], problem: Any, hint: Any, plan: Any) -> l
 
 
 def read_hint_of_earlier(path: Path, earlier: Any, problem: Any) -> Hint:
-    """Reads a hint or a plan for an earlier version of a problem, and transfers it to the problem.
+    """Reads a hint or a plan for ``earlier``, an earlier version of a problem, and transfers it to the problem.
 
     Raises
     ------

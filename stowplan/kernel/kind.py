@@ -75,8 +75,8 @@ class Baseline(Generic[P, Q]):
     """Whether the name is reserved even if a problem has no such plan. The names of the first baseline, and of each with a
     maker, are always reserved."""
     is_awaited: Callable[[P], bool] = lambda problem: False
-    """Whether heuristics find this plan and a run that has nothing left to gain waits for it. The run waits until there is a
-    plan, or until it is reported that there is none (:meth:`stowplan.kernel.context.Context.no_plan`)."""
+    """Whether a run that has nothing left to gain still waits for this plan, which heuristics find. The run waits until there
+    is a plan, or until it is reported that there is none (:meth:`stowplan.kernel.context.Context.no_plan`)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,11 +109,11 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     """Whether any valid plan solves the problem, such as any packing within a capacity, so that better ones are not looked
     for."""
     assumptions: tuple[str, ...] = ()
-    """Rules that the caller could change, as paths of fields of the problem (``banks.capacity``). If the field has a value that
-    forbids nothing, ``=`` and that value follow (``stalls=allowed``)."""
+    """Rules that the caller could change, as paths of fields of the problem (``banks.capacity``). If some value of the field
+    forbids nothing, the path is followed by ``=`` and this value (``stalls=allowed``)."""
     helpless: Callable[[P], Collection[str]] = lambda problem: ()
-    """Those of :attr:`assumptions` that cannot help if a problem has no plan: there would be none with other values, either.
-    Called only for problems that are proven to have no plan."""
+    """The paths in :attr:`assumptions` that cannot help if a problem has no plan: whatever value the field had, there would be
+    no plan. Called only for problems that are proven to have no plan."""
     least_capacity: Callable[[P], int] | None = None
     """A lower bound on the capacity with which a problem can have a plan."""
     unit_of: Callable[[P], Unit] | None = None
@@ -121,7 +121,7 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     proven: Callable[[P, int | None, int | None], dict[str, Any]] = lambda problem, objective, bound: {}
     """``(problem, objective, bound) -> details``, which say in the kind's own terms what is proven."""
     granularity: Callable[[P], int] = lambda problem: 1
-    """A number, at least 1, of which all objectives of a problem are multiples. Bounds are rounded up to the next multiple."""
+    """A number of at least 1 that divides all objectives of a problem. Bounds are rounded up to the next multiple of it."""
     first_bounds: Callable[[P], Iterable[int]] = lambda problem: ()
     """Yields better and better bounds of a problem. Each takes some hundredths of a second, and all together take some
     tenths."""
@@ -130,8 +130,8 @@ class Kind(kinds.BaseKind, Generic[P, Q]):
     highlights: tuple[Highlight, ...] = ()
     """The facts that summaries print."""
     decisions: tuple[Decision, ...] = ()
-    """The sorts of decision that a plan consists of, such as the offsets of buffers. If empty, plans are compared field by
-    field."""
+    """The sorts of decision that a plan consists of, such as the offsets of buffers. If there are none, plans are compared
+    field by field."""
     offset_table: Callable[[P, Q], OffsetTable] | None = None
     """The offset table of a valid plan, for ``--emit`` (:mod:`stowplan.backends.emit`)."""
     extras: Callable[[], Extras[P, Q]] = lambda: Extras()

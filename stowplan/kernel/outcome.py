@@ -16,7 +16,8 @@ from stowplan.version import versions
 
 
 def result_of(run: Run, call: Call, stop_reason: StopReason) -> Result:
-    """The result of a call whose run is over. It also adds the warnings that can be given only then to the run's state."""
+    """Makes the result of a call whose run is over. It first adds to the run's state the warnings that can be given only at the
+    end of a run."""
     state, kind, problem = run.state, call.kind, call.problem
     _warn(run, call)
     baseline = state.baseline or kind.baseline
@@ -67,7 +68,7 @@ def _status(state: RunState) -> Status:
 
 
 def _provenance(run: Run, call: Call) -> Provenance:
-    """Provenance of the best plan, with the options that are needed to find it again."""
+    """The provenance of the best plan: how it was found, with the options that are needed to find it again."""
     state, options = run.state, call.options
     identity = call.kind.identity(call.problem)
     checkpoint, training = _checkpoint(run, call.candidates)
@@ -118,8 +119,11 @@ def _warn(run: Run, call: Call) -> None:
 
 
 def _checkpoint(run: Run, chosen: Iterable[Candidate]) -> tuple[str | None, str]:
-    """Hash and training of the policy that took part in the run. It is named even if another candidate found the best plan,
-    because that candidate may have improved a plan of the policy."""
+    """Hash of the policy that took part in the run, and how the policy was trained; ``(None, "")`` if there was none.
+
+    The policy is named even if another candidate found the best plan, because that candidate may have improved a plan of the
+    policy.
+    """
     ran = {report.name for report in run.reports if report.outcome != "skipped"}
     took_part = (candidate for candidate in chosen if candidate.checkpoint and candidate.name in ran)
     return next(((candidate.checkpoint, candidate.training) for candidate in took_part), (None, ""))

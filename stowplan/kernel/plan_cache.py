@@ -189,8 +189,8 @@ class PlanCache:
         return result
 
     def put(self, key: str, result: Result, time_limit: float) -> None:
-        """Stores a result if it is reproducible and not larger than the whole cache may be. Its time limit is stored if the
-        result depends on it."""
+        """Stores a result if it is reproducible (:attr:`Result.is_reproducible`) and not larger than the whole cache may be.
+        The time limit is stored with it if the result depends on the limit."""
         if not result.is_reproducible:
             return
         data = msgspec.msgpack.encode(msgspec.structs.replace(result, plan=None))
@@ -250,7 +250,7 @@ class PlanCache:
             while (handle := self._safely("lock", lambda: _try_lock(path), -1)) is None:
                 waited = True
                 seconds_left = end - time.monotonic()
-                # The other process ends at its own limit, and a moment before it stores the result.
+                # The other process ends its run at its own limit, and stores the result a moment later.
                 if deadline.was_cancelled or seconds_left < -_MARGIN or _seconds_left(path) > seconds_left + _MARGIN / 2:
                     break
                 time.sleep(_POLL)

@@ -116,7 +116,7 @@ class PlanChanges(Protocol):
     """How the decisions of plans differ from those of an earlier plan. Decisions are identified by their numbers."""
 
     start: Any
-    """The earlier plan as a plan for this problem, which may be invalid; None if there is none."""
+    """The earlier plan as a plan for this problem, which may be invalid. None if its decisions do not make a complete plan."""
     notes: Sequence[str]
     """Remarks about parts of the earlier plan that could not be used."""
 
@@ -143,6 +143,6 @@ class PlanChanges(Protocol):
         budget
             Limits the search.
         ceiling
-            The highest ``tie_break`` that the verification of a plan may have; the highest objective if plans have no
-            tie-break.
+            The highest ``tie_break`` that the verification of a plan may have. (A tie-break is a number that compares plans of
+            equal objective; smaller is better.) If plans have no tie-break, it is the highest objective.
         """

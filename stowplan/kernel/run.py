@@ -29,19 +29,20 @@ from stowplan.result import CandidateReport, StopReason
 #: as the one before. Stages before the last have at most the part STAGE_PART of all the work.
 FIRST_STAGE, STAGE_GROWTH, STAGE_PART = 1 / 16, 8, 1 / 4
 
-#: Part of the time limit that the first bounds may take, measured in CPU time of the calling thread.
+#: Part of the time limit that the *first bounds* may take, measured in CPU time of the calling thread. They are cheap bounds
+#: that this process proves while it waits for reports of candidates (:attr:`~stowplan.kernel.kind.Kind.first_bounds`).
 FIRST_BOUNDS = 0.1
 
 
 def stages(work: float) -> list[float]:
-    """Work of each stage of a deterministic run in seconds. The last stage has the whole work."""
+    """The work of each stage of a deterministic run, in seconds of an idle machine. The last stage has the whole work."""
     ladder = (FIRST_STAGE * STAGE_GROWTH**step for step in itertools.count())
     return [*itertools.takewhile(lambda stage: stage <= STAGE_PART * work, ladder), work]
 
 
 def stages_of(options: Options, candidates: Sequence[Candidate]) -> list[tuple[Options, Sequence[Candidate]]]:
-    """Options and candidates of each stage of a run. All stages but the last have only heuristics; a run against the clock has
-    one stage."""
+    """Options and candidates of each stage of a run. All stages but the last have only heuristics and makers of baselines. A
+    run against the clock has one stage."""
     if not options.deterministic:
         return [(options, candidates)]
     early = [candidate for candidate in candidates if candidate.family in ("heuristic", "baseline")]
@@ -55,18 +56,18 @@ def stages_of(options: Options, candidates: Sequence[Candidate]) -> list[tuple[O
 
 
 class Run:
-    """A run of candidates, most useful first, whose findings are added to ``state``. Call :meth:`run` once.
+    """Runs candidates and adds their findings to ``state``. Call :meth:`run` once.
 
-    A deterministic run has stages. All stages but the last run only heuristics, and each starts from the best plan of the
-    stages before it; a proof ends the run at once. If time runs out, the result is the plan of the last complete stage, because
-    the moment at which a candidate is stopped depends on the load of the machine.
+    A deterministic run has *stages*, parts with more and more work. All stages but the last run only heuristics, and each
+    starts from the best plan of the stages before it. A proof ends the run at once. If time runs out, the result is the plan of
+    the last complete stage, because the moment at which a candidate is stopped depends on the load of the machine.
 
     Parameters
     ----------
     state
         State of the run.
     candidates
-        The candidates of the call.
+        The candidates of the call, most useful first.
     options, deadline
         Limits of the run, which may be shorter than those of the call.
     criterion
@@ -125,7 +126,7 @@ class Run:
 
     @property
     def is_truncated(self) -> bool:
-        """Whether a deterministic run was ended before all the work was complete on which its plan may depend."""
+        """Whether a deterministic run was ended too early: some work on which its plan may depend was not complete."""
         pool = self._pool
         is_whole = criteria.is_decided(self.state, pool.unfinished, pool.could_win_ties) and not pool.has_dropped
         return self._options.deterministic and not is_whole
@@ -201,7 +202,8 @@ class Run:
             pool.handle_messages()
 
     def _close_pool(self, reason: StopReason | None) -> None:
-        """Ends the workers of a stage and merges their reports with those of earlier turns and stages."""
+        """Ends the workers of a stage, and merges their reports with the reports of earlier turns and stages. (A *turn* is one
+        execution of a candidate.)"""
         merged: dict[str, CandidateReport] = {}
         for report in (*self.reports, *self._pool.close(reason)):
             before = merged.get(report.name)

@@ -96,11 +96,11 @@ def solve(
         valid, the result is never worse. ``details["keep_close"]`` counts the changed decisions as ``stowplan compare`` does. A
         quarter of the time limit is set aside for this.
     baseline
-        Name of a baseline, a plan than which the result must not be worse. It is the name of one of ``plans``, of a baseline of
-        the kind of problem, or ``prod``. The latter stands for the compiler: it is ``xla`` if ``plans`` has that name,
-        otherwise the default baseline of the kind. The baseline's plan is made whatever ``candidates`` says, and is returned if
-        nothing better is found; if it is not valid, a warning says so. Without this argument, ``speedup`` in the result refers
-        to the kind's default baseline, and the run does not wait for it.
+        Name of a baseline. The result is never worse than the plan of this baseline. It is the name of one of ``plans``, of a
+        baseline of the kind of problem, or ``prod``. ``prod`` stands for the compiler: it is ``xla`` if ``plans`` has that
+        name, otherwise the default baseline of the kind. The baseline's plan is made whatever ``candidates`` says, and is
+        returned if nothing better is found; if it is not valid, a warning says so. Without this argument, ``speedup`` in the
+        result refers to the kind's default baseline, and the run does not wait for it.
     on_progress
         Called from this thread whenever the best plan or the bound improves.
     stop
@@ -112,9 +112,9 @@ def solve(
         Setting this event from another thread ends the run with the best plan so far. Ctrl-C does the same.
     cache
         Folder of a plan cache, in which results are stored. A stored result for the same problem, options and versions is
-        verified and returned if its run had at least this time limit, or if more time could not improve it. The latter is so if
-        it is proven, reached ``gap``, or is of a deterministic run. Otherwise the problem is solved, and the result is stored.
-        None uses no cache.
+        verified and returned if its run had at least this time limit, or if more time could not change it. The second is the
+        case for a result that is proven or reached ``gap``, and for a result of a deterministic run. Otherwise the problem is
+        solved, and the result is stored. None uses no cache.
     certify
         Make a certificate of the bound, ``Result.certificate``: a proof that can be checked without solvers and models
         (docs/reference/certificates.md). A twentieth of the time limit is set aside for this, and up to a fifth is used if the
@@ -134,7 +134,7 @@ def solve(
         here; an argument has a wrong type or is out of range; ``stop`` is combined with ``deterministic``; a plan is of another
         kind or has a reserved name; or an earlier plan cannot be matched to this problem.
     InputError
-        A given plan is not valid for the problem, a hint is damaged or for another problem, or an earlier plan is not valid for
+        A given plan is not valid for the problem. A hint is damaged or for another problem. An earlier plan is not valid for
         the problem that it belongs to.
     Exception
         Any error that ``on_progress`` or ``stop`` raises. It ends the run.
@@ -185,7 +185,7 @@ def run_call(
     """
     stability_pass, options = call.stability_pass, call.options
     on_plan = None if stability_pass is None else stability_pass.remember
-    # Asked before the run, which may compile what is missing.
+    # A warning about missing machine code. It is made before the run, because the run may compile the code.
     without_code = missing_code(f"stowplan.portfolio.{call.kind.name}")
     state = RunState(
         call.kind,

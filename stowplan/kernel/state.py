@@ -1,8 +1,9 @@
 """The state of a run: the best verified plan, the best bound, and the history of both.
 
-Claims of candidates are checked where that is possible: every plan is verified, and a bound that exceeds the objective of a
-verified plan is discarded. The *source* of a plan or a bound is the name under which the result lists it, usually that of the
-candidate. *Evidence* is what a candidate reports for a bound, so that a certificate can be made of it.
+Claims of candidates are checked where that is possible. Every plan is verified. A bound that exceeds the objective of a
+verified plan is *refuted*, and is discarded. The *source* of a plan or a bound is the name under which the result lists it,
+usually that of the candidate. *Evidence* for a bound is data from which a certificate can be made. A *tie-break* is a second
+number, by which the verifier compares plans of equal objective; smaller is better.
 """
 
 from __future__ import annotations
@@ -62,7 +63,8 @@ class Evidence(NamedTuple):
     """The largest bound that the candidate had reported before; None if it had reported none."""
 
     def rank(self, objective: int | None) -> tuple[bool, int]:
-        """A key that is larger for better evidence; ``objective`` is that of the best plan, which no bound may exceed."""
+        """A sort key that is larger for better evidence. ``objective`` is that of the best plan, which no true bound exceeds;
+        None if there is no plan."""
         if self.bound is None or (objective is not None and self.bound > objective):
             return False, 0
         return True, self.bound
@@ -101,7 +103,7 @@ class RunState:
     sources: dict[str, int] = field(default_factory=dict)
     """Objective of the best verified plan of each source."""
     without_plan: set[str] = field(default_factory=set)
-    """Baselines of which it is known that they will have no plan."""
+    """Names of the baselines for which no plan will come."""
     families: dict[str, str] = field(default_factory=dict)
     """Family of the candidate that each source belongs to. Plans that the caller gave have no entry."""
     bounds: dict[str, int] = field(default_factory=dict)
@@ -133,7 +135,7 @@ class RunState:
 
     @cached_property
     def granularity(self) -> int:
-        """A number of which all objectives of the problem are multiples (:attr:`Kind.granularity`), computed once per run."""
+        """A number that divides all objectives of the problem (:attr:`Kind.granularity`), computed once per run."""
         return self.kind.granularity(self.problem)
 
     @property
@@ -150,7 +152,11 @@ class RunState:
         return Progress(round(self.deadline.elapsed, 3), self.objective, self.bound, source, improved)
 
     def settled_reason(self) -> StopReason | None:
-        """Why nothing more can be gained: ``infeasible``, ``optimal``, ``fits`` or ``gap_reached``; None if something can."""
+        """Why nothing more can be gained; None if a better result is still possible.
+
+        The reasons are ``infeasible``, ``optimal``, ``gap_reached`` (the gap is as small as the caller asked for) and ``fits``
+        (there is a valid plan, and the problem asks for any valid plan).
+        """
         if self.infeasible:
             return "infeasible"
         if self.best is None:
@@ -279,9 +285,10 @@ class RunState:
 
     @property
     def evidence(self) -> list[bytes]:
-        """The evidence of all candidates, that for the largest bound last. Evidence for bounds that a plan refutes comes first.
+        """The evidence of all candidates, in the order of the bounds that it supports, the largest last.
 
-        Where bounds are equal, the order is that of the names of sources, which does not depend on the load of the machine.
+        Evidence for a bound that a plan refutes comes first. If bounds are equal, the names of the sources decide, because they
+        do not depend on the load of the machine.
         """
         reports = [report for _, reports in sorted(self._evidence.items()) for report in reports]
         return [report.data for report in sorted(reports, key=lambda report: report.rank(self.objective))]
@@ -289,7 +296,7 @@ class RunState:
     def offer_infeasibility(self, source: str, infeasibility_details: dict[str, Any] | None = None) -> bool:
         """Records a proof that no plan exists, unless there is a plan. Returns whether the problem is considered infeasible.
 
-        The details are for the result; those of the first proof are kept.
+        ``infeasibility_details`` go into the result. Of several proofs, the details of the first that has any are kept.
         """
         if self.best is None:
             self.infeasible = True

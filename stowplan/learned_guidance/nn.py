@@ -1,7 +1,11 @@
 """Layers for networks of several agents; and values and rewards as categorical distributions over a fixed support.
 
-A number is represented by the *two-hot* distribution over the two nearest atoms whose mean is the number. A distribution
-represents its mean (Schrittwieser et al. 2020, appendix F).
+The *support* of a distribution is a list of numbers, its *atoms*. A number is represented by its *two-hot* distribution, which
+gives a probability only to the two nearest atoms, such that its mean is the number. A distribution represents its mean
+(Schrittwieser et al. 2020, appendix F). Of the classes and functions here, only :class:`Support` raises an error of its own.
+
+In shapes, B is the number of samples of a batch, and H is the width of hidden states. ``...`` stands for any further
+dimensions.
 """
 
 from __future__ import annotations

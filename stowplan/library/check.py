@@ -126,7 +126,7 @@ class Addition:
     is_better: bool
     """Whether the plan improves the objective, or the certificate the certified bound."""
     verdict: str
-    """One line for people that compares the objective or the bound with that of the table."""
+    """One line for people, which compares the objective or the bound with the one in the table."""
     document: PlanDocument | Certificate
     """The plan or the certificate."""
 
@@ -212,7 +212,7 @@ def _check_against(row: Row, objective: int | None, proven: Bound, path: Path) -
 
 
 def _with_class(row: Row) -> Row:
-    """The row with the class and the bound that follow from its objective and its bounds.
+    """The row with the class (open, hard or easy) and the bound that follow from its objective and its bounds.
 
     An open instance whose optimum is now proven becomes hard, and an instance whose optimum is no longer proven becomes open. A
     plan with an objective below an uncertified bound shows that the bound was wrong, so that the certified bound replaces it.

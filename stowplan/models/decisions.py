@@ -1,8 +1,9 @@
 """Compares two plans of the same problem, decision by decision, in a form that is the same for every kind of problem.
 
 A kind declares which sorts of decisions its plans make, such as the offset of each buffer. The declarations are a constant
-``DECISIONS``, usually in the kind's module ``plan``; the field ``decisions`` of :class:`stowplan.kernel.kind.Kind` names it.
-If a kind has no such constant, :func:`field_by_field` compares all fields of its plans.
+``DECISIONS``, usually in the kind's module ``plan``; the field ``decisions`` of :class:`stowplan.kernel.kind.Kind` names it. If
+a kind has no such constant, :func:`field_by_field` compares all fields of its plans. The *key* of a decision identifies it, for
+example the number of the buffer. Nothing here raises an error for valid plans.
 """
 
 from __future__ import annotations

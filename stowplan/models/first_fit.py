@@ -1,4 +1,4 @@
-"""First-fit allocation in plain Python, for small numbers of buffers."""
+"""First-fit allocation in plain Python, for small numbers of buffers. Nothing here raises an error for valid arguments."""
 
 from __future__ import annotations
 

@@ -5,10 +5,13 @@ value is a number in [0, 1] that says how likely the decision is. Hints guide th
 They prove nothing and forbid nothing, and every plan is verified regardless of hints.
 
 *Transfer between versions.* A hint for an earlier version of a program is useful for the current version, since most steps are
-the same. Steps are matched by what they do, their *signature*, and by the signatures of the steps around them, as in the
-colour refinement of Weisfeiler and Leman (1968). Steps whose wider surroundings agree are matched first, then those with
-smaller common surroundings. Steps may therefore be renamed and reordered, as compilers do when a program changes elsewhere. If
-several steps agree equally well, their order decides; if their numbers differ between the versions, their names decide first.
+the same. Steps are matched by what they do, their *signature*, and by the signatures of the steps around them, as in the colour
+refinement of Weisfeiler and Leman (1968). Steps whose wider surroundings agree are matched first, then those with smaller
+common surroundings. Steps may therefore be renamed and reordered, as compilers do when a program changes elsewhere. If several
+steps agree equally well, they are matched in their order. If one version has more of these steps than the other, steps of the
+same name are matched first.
+
+Functions raise no errors except those that they document.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from stowplan.errors import InputError, UsageError, brief
 FORMAT = "stowplan.hint"
 VERSION = 1
 
-#: Searches that follow a hint ignore decisions whose confidence (:attr:`Hint.confidence`) is lower than this.
+#: Searches that follow a hint ignore the values of decisions whose confidence (:attr:`Hint.confidence`) is lower than this.
 TRUST = 0.5
 
 #: Largest number of characters of a name in a message.
@@ -285,15 +288,15 @@ def in_order(later: dict[int, int]) -> tuple[list[int], list[int]]:
 
 
 def carried(given: Hint, name: str, numbers: Sequence[int | None], otherwise: float) -> list[float]:
-    """The values that a hint has for the sort of decision ``name``, at the indices ``numbers``. The value is ``otherwise``
-    where an index is None, and everywhere if the hint has no values of this sort."""
+    """Returns the values of a hint for the sort of decision ``name``, one for each index in ``numbers``. Where an index is
+    None, the value is ``otherwise``. If the hint has no values of this sort, all values are ``otherwise``."""
     values = given.values.get(name)
     return [otherwise if values is None or number is None else values[number] for number in numbers]
 
 
 def trust(given: Hint, numbers: Sequence[int | None]) -> list[float]:
-    """The confidences of a hint at the indices ``numbers``. Where an index is None, the confidence is 0. Everywhere else it is
-    1 if the hint has no confidences."""
+    """Returns the confidences of a hint, one for each index in ``numbers``. Where an index is None, the confidence is 0. If the
+    hint has no confidences, all other entries are 1."""
     return [0.0 if number is None else given.confidence[number] if given.confidence else 1.0 for number in numbers]
 
 

@@ -3,6 +3,10 @@ largest tensors.
 
 A *layout* of a tensor says along which dimension it is spread over the banks of the scratchpad; it is *unspread* if it is in
 one bank, and a *view* is a rearranged copy. Tensors on chip are in the scratchpad, all others in main memory.
+
+The presenter's methods override the methods of :class:`~stowplan.report.presenter.Presenter`, which explains their parameters
+and errors. The functions expect a plan that :meth:`~stowplan.report.presenter.Presenter.check_fits` has accepted, and raise no
+errors of their own.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ _UNREADABLE = ("wrong_problem", "wrong_count", "unknown_option", "unknown_layout
 
 
 class BankMappingPresenter(DrawingPresenter):
-    """Shows bank mappings next to both baselines."""
+    """Shows bank mappings next to both baselines of the kind."""
 
     plan_words, problem_words = "a bank mapping", "graph and target"
 
@@ -184,7 +188,7 @@ def totals(problem: Problem, plans: Sequence[tuple[str, Plan]]) -> list[tuple[st
 
 
 def bytes_on_chip(problem: Problem, plan: Plan) -> NDArray[np.int64]:
-    """Bytes of tensors, and of copies, on chip at each operator, ``[2, operators]``."""
+    """Bytes on chip at each operator, ``[2, operators]``: row 0 counts tensors, and row 1 copies."""
     change = np.zeros((2, len(problem.operators) + 1), np.int64)
     copied = copied_bytes(problem, plan)
     for tensor, stays in enumerate(plan.on_chip):
@@ -206,7 +210,7 @@ def copied_bytes(problem: Problem, plan: Plan) -> list[int]:
 
 
 def largest(problem: Problem) -> list[int]:
-    """Tensors that an operator touches, the largest first."""
+    """Numbers of the tensors that at least one operator reads or writes, the largest first."""
     touched = (number for number in range(len(problem.tensors)) if problem.life(number) is not None)
     return sorted(touched, key=lambda number: (-problem.tensors[number].bytes, number))
 

@@ -1,6 +1,10 @@
 """Shows banked packings: each bank as a packing of its own, on its own scale, with time across and offsets up.
 
 The *traffic* of a buffer is its size times its number of uses: the bytes that are read and written.
+
+The presenter's methods override the methods of :class:`~stowplan.report.presenter.Presenter`, which explains their parameters
+and errors. The functions expect a plan that :meth:`~stowplan.report.presenter.Presenter.check_fits` has accepted, and raise no
+errors of their own.
 """
 
 from __future__ import annotations
@@ -142,7 +146,7 @@ def bank_layouts(problem: Problem, plan: Plan) -> list[Layout]:
 
 
 def boxes_of(problem: Problem, layout: Layout, colours: dict[int, int]) -> Boxes:
-    """The mark with the boxes of a bank."""
+    """The mark with the boxes of a bank. ``colours`` maps each owner to a colour of the palette."""
     return Boxes(layout.boxes, colours, lambda owner: (problem.buffers[owner].id, problem.buffers[owner].size))
 
 

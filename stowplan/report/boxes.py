@@ -1,8 +1,8 @@
 """The boxes in pictures of memory, where the horizontal axis is time and the vertical axis is the offset in bytes.
 
 A box is a tensor or buffer, its *owner*, while it has one offset. Pictures of every kind of problem with offsets consist of
-such boxes. This module chooses their colours and finds out which of them have space for the owner's name. Some of the others
-get a *tag*: a number that the legend explains.
+such boxes. This module chooses their colours and finds out which of them have space for the owner's name. Some owners without a
+name get a *tag*: a number that the legend explains. Nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Name:
 
 
 def assign_colours(layouts: Iterable[Sequence[Box]]) -> dict[int, int]:
-    """Palette index of every owner of a box in the layouts.
+    """Palette index of every owner of a box in the layouts. (Here a layout is a sequence of boxes.)
 
     Up to ``len(PALETTE)`` owners get different colours. If there are more, each gets the colour that the fewest of its
-    neighbours in a layout have; of several such colours, it gets the one that the fewest owners have.
+    neighbours in a layout have. Of several colours with this property, it gets the one that the fewest owners have.
     """
     touching: defaultdict[int, set[int]] = defaultdict(set)
     area: defaultdict[int, float] = defaultdict(float)

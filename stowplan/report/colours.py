@@ -1,5 +1,5 @@
 """The colours of all pictures: a palette, colours that follow the reader's light or dark scheme, and text colours for a
-background."""
+background. *The page* is the HTML report; a *file* is an SVG, PNG or PDF file."""
 
 from __future__ import annotations
 

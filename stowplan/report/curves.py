@@ -1,4 +1,9 @@
-"""The convergence plot: the best objective and the bound over wall-clock time."""
+"""The convergence plot: the best objective and the bound over wall-clock time.
+
+Values of some units consist of two numbers (:class:`stowplan.units.Pair`), for example an initiation interval and a latency. If
+the first number is the same in all objectives, the vertical axis shows only the second. Nothing in this module raises an error
+of its own.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +33,7 @@ def convergence_plot(
     history
         The improvements of a run.
     seconds
-        Length of the time axis; longer if the history is.
+        Length of the time axis. It is longer if the history has later entries.
     unit
         Unit of objectives and bounds.
     baselines
@@ -79,7 +84,8 @@ def convergence_plot(
 
 
 def _time_axis(end: float, first: float) -> tuple[Axis, Callable[[float], float]]:
-    """The time axis, logarithmic if much happens early; and a function from a moment to its position, from 0 to 1."""
+    """The time axis up to ``end`` seconds, and a function from a moment to its position on it, from 0 to 1. The axis is
+    logarithmic if the first improvement, after ``first`` seconds, comes very early."""
     if end / max(first, 1e-3) <= 50:
         ticks = [(tick / end, f"{tick:g}") for tick in nice_ticks(0, end, 6)]
         return Axis(0, 1, ticks, "seconds"), lambda moment: moment / end
@@ -93,7 +99,7 @@ def _time_axis(end: float, first: float) -> tuple[Axis, Callable[[float], float]
 
 
 def _baselines(baselines: Mapping[str, int], low: float, high: float) -> list[Mark]:
-    """A line for each baseline in the range, with names where there is enough space."""
+    """A line for each baseline whose objective is between ``low`` and ``high``, with names where there is enough space."""
     marks: list[Mark] = []
     label_positions: list[float] = []
     for label, value in sorted(baselines.items(), key=lambda item: item[1]):
@@ -125,7 +131,7 @@ def _scale_of(unit: Unit, top: int, base: int) -> tuple[int, str]:
 
 
 def _changes(entries: Iterable[tuple[float, int | None, str]]) -> list[Point]:
-    """Entries whose value differs from that of the entry before."""
+    """Entries whose value differs from the value of the entry before."""
     changed: list[Point] = []
     for seconds, value, source in entries:
         if value is not None and (not changed or changed[-1][1] != value):

@@ -1,5 +1,5 @@
 """Writes pictures to files. This module writes SVG, also for the page, and matplotlib writes PNG and PDF. Equal pictures give
-equal bytes.
+equal bytes. A :class:`~stowplan.report.scene.Picture` is first laid out in points, as a :class:`~stowplan.report.paper.Paper`.
 
 Matplotlib is an optional package (extra ``viz``), which is imported when the first PNG or PDF is written.
 """

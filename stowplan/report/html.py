@@ -172,7 +172,7 @@ def _candidates(result: Result, presenter: Presenter) -> str:
 
 
 def _details(result: Result) -> str:
-    """The details of the kind."""
+    """The section with the kind's facts (:attr:`Result.details`)."""
     if not result.details:
         return ""
     facts = [(name.replace("_", " "), _as_text(value)) for name, value in result.details.items() if name != "snapshot"]

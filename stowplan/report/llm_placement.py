@@ -1,4 +1,10 @@
-"""Shows placements of language models: a bar for each memory, whose length is its bytes, with its layers in their colours."""
+"""Shows placements of language models: a bar for each memory, whose length is its bytes, with its layers in their colours.
+
+The *request time* is the objective: the time in which the machine reads a prompt and generates an answer. The presenter's
+methods override the methods of :class:`~stowplan.report.presenter.Presenter`, which explains their parameters and errors. The
+functions expect a plan that :meth:`~stowplan.report.presenter.Presenter.check_fits` has accepted, and raise no errors of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +53,7 @@ class LlmPlacementPresenter(DrawingPresenter):
             raise InputError(f"found micro-batch {plan.micro_batch} of {len(problem.micro_batches)}")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """The request time and what it consists of; times of other plans; then the memories."""
+        """The request time and its components; the request times of other plans; then the memories."""
         size = problem.micro_batches[plan.micro_batch].size
         lines = [
             f"{printable(problem.name or 'model')}: {len(problem.layers):,} layers, {format_ps(plan.objective)} "
@@ -76,7 +82,7 @@ class LlmPlacementPresenter(DrawingPresenter):
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
-        """The memories of each plan as bars and of the plan as a table, and what the request time of each plan consists of."""
+        """The memories of each plan as bars and of the plan as a table, and the components of the request time of each plan."""
         plan = plans[0][1]
         head = ("Memory:n", "Layers:r", "Bytes:r", "May be used:r", "Spilled:r")
         plots = _plots(problem, plans)

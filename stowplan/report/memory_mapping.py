@@ -3,7 +3,11 @@
 Such a plan says which tensors of a program are in fast memory, when, and at which offsets. A *use* is one step (instruction) of
 the program that reads or writes one tensor, in fast or in slow memory. The report has key numbers, the layouts of fast memory,
 and two tables that say where the time goes: the tensors for which fast memory saves the most time, and the steps that take
-longest.
+longest. A *layout* is a plan with the positions of everything that is drawn
+(:class:`stowplan.report.memory_mapping_drawing.Layout`).
+
+The presenter's methods override the methods of :class:`~stowplan.report.presenter.Presenter`, which explains their parameters
+and errors.
 """
 
 from __future__ import annotations
@@ -341,7 +345,7 @@ class StepTime:
 
 
 def analyse_tensors(problem: Problem, plan: Plan) -> list[TensorUse]:
-    """Every tensor of which fast memory serves at least one use, the largest saving first."""
+    """Every tensor with at least one use that fast memory serves, in the order of decreasing savings."""
     saving: Counter[int] = Counter()
     fast_uses: Counter[int] = Counter()
     uses = Counter(problem.tensor_of_use)

@@ -32,7 +32,11 @@ _LOW_USE_FACTOR = 8
 
 @dataclass(frozen=True)
 class Bar:
-    """A copy as it ran, in one lane of the row for its direction. ``left`` and ``right`` are positions on the time axis."""
+    """A copy as it ran, in the row for its direction. ``left`` and ``right`` are positions on the time axis.
+
+    The row has several *lanes*, one below the other, if copies of this direction run at the same time; ``lane`` is the number
+    of the copy's lane, from 0.
+    """
 
     transfer: Transfer
     left: float
@@ -44,7 +48,8 @@ class Bar:
 
 @dataclass(frozen=True)
 class Stall:
-    """The program waits ``wait_ps`` before step ``boundary``. On the axis of steps a stall has no width."""
+    """The program waits ``wait_ps`` before step ``boundary``. ``left`` and ``right`` are its begin and end on the time axis. On
+    the axis of steps a stall has no width."""
 
     boundary: int
     wait_ps: int
@@ -59,6 +64,7 @@ class Layout:
     problem: Problem
     plan: Plan
     timeline: Timeline
+    """The simulated program: when each step and each copy runs."""
     axis: TimeAxis
     left: NDArray[np.float64]
     """Position of the begin of each residency on the time axis, in the order of ``plan.residencies``."""
@@ -135,8 +141,8 @@ def build_layout(problem: Problem, plan: Plan, axis: TimeAxis = "steps", timelin
 
 
 def share_top(layouts: Sequence[Layout]) -> list[Layout]:
-    """Gives layouts of one problem the same axis of offsets, which ends at the capacity, or lower if all plans use little of
-    it."""
+    """Gives layouts of one problem the same axis of offsets. The axis ends at the capacity, or lower if all plans use little of
+    the capacity."""
     used = max((box.bottom + box.size for layout in layouts for box in layout.boxes), default=0)
     # Boxes of an invalid plan may overlap and together use more bytes than the end of the highest box.
     used = max([used, *(int(layout.occupancy.max(initial=0)) for layout in layouts)])
@@ -220,7 +226,8 @@ COPY = {
 _SHAPE: dict[str, scene.Shape] = {"in": "up", "out": "down"}
 STALL = scene.Style(fill="stall", stroke="stall", width=0.9, name="stall")
 
-#: From this many bars or stalls on, those that are closer than this part of the axis are drawn as one.
+#: If there are more than _MANY bars, or stalls, neighbours whose distance is less than the part _NEAR of the axis are drawn as
+#: one.
 _MANY, _NEAR = 1_000, 0.0005
 #: Maximum number of steps of the curve of bytes in use.
 _MAX_CURVE_STEPS = 1_500
@@ -256,7 +263,8 @@ def plots(layouts: Sequence[tuple[str, Layout]], colours: dict[int, int]) -> lis
 
 
 def picture(problem: Problem, plans: Sequence[tuple[str, Plan]], time: TimeAxis = "steps") -> scene.Picture:
-    """One or two named plans side by side, with the same colours and scales."""
+    """A picture of one or two named plans side by side, with the same colours and scales. Raises the errors of
+    :func:`build_layout`."""
     simulated = [(label, build_layout(problem, plan, time)) for label, plan in plans]
     layouts = [(f"{label}: {format_ps(layout.timeline.total_ps)}", layout) for label, layout in simulated]
     top = share_top([layout for _, layout in layouts])[0].top
@@ -355,8 +363,8 @@ def _stalls(layout: Layout, end: float) -> scene.Panel:
 
 
 def _clusters(spans: Sequence[tuple[float, float]], end: float, count: int) -> list[list[int]]:
-    """Groups of spans, which are sorted by their left ends. If there are many spans, those with hardly any gap between them are
-    one group."""
+    """Groups of spans, which are sorted by their left ends. If there are many spans, spans with hardly any gap between them
+    form one group. Otherwise each span is a group."""
     if count <= _MANY:
         return [[index] for index in range(len(spans))]
     runs: list[list[int]] = []

@@ -1,10 +1,13 @@
 """Shows modulo schedules: tiles down, slots across, and arrows for the values between instructions.
 
-A value goes over links between neighbouring tiles, and may pass through tiles on its way, or it is sent over the *asynchronous
+A value goes over links between neighbouring tiles, and may pass through tiles on its way. Or it is sent over the *asynchronous
 fabric*, a network that connects all tiles and the memory. The *distance* of a value is the number of iterations between its
 producer and its consumer. A *flow* is a set of instructions that values over links connect; the plan's *starts* are the
 instructions that the hardware starts at a set time, for example one of each flow. The *spoke RAM* of a tile says which
 instruction it executes in each slot. An *interface* serves accesses of some tiles to memory.
+
+The presenter's methods override the methods of :class:`~stowplan.report.presenter.Presenter`, which explains their parameters
+and errors. The functions expect a valid plan, and raise no errors of their own.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ _TILE, _IDLE = Style(stroke="grid", width=0.7, name="tile"), Style(fill="panel",
 
 
 class ModuloSchedulingPresenter(DrawingPresenter):
-    """Shows schedules one at a time. Only valid ones are shown, because tables for the tiles exist only for these."""
+    """Shows schedules one at a time. Only valid schedules are shown, because the tables that configure the tiles exist only for
+    them."""
 
     max_plans = 1
 
@@ -228,7 +232,7 @@ def picture(problem: Problem, plan: Plan) -> Picture:
     """A picture of a valid plan.
 
     An arrow leads from the producer to the consumer of a value through the tiles that it passes. Values of the same iteration
-    are grey; those of earlier iterations are red and dashed, with their distance. Values that are sent over the asynchronous
+    are grey. Values of earlier iterations are red and dashed, with their distance. Values that are sent over the asynchronous
     fabric are dotted. A box names the instruction, its operation, which also determines its colour, and the clock at which
     iteration 0 issues it. Starts of flows have a thick edge. Idle tiles share a low row.
     """

@@ -1,6 +1,8 @@
 """The layout of a picture of a modulo schedule: rows of tiles, boxes of instructions, and paths of values between them.
 
-The unit is the height of a tile; a slot is :data:`SLOT` wide. :mod:`stowplan.report.modulo_scheduling` draws the layout.
+The picture has tiles down and slots across, and a box for each instruction. All lengths and positions are in units of the
+height of a tile; the origin is the upper left corner. Nothing in this module raises an error.
+:mod:`stowplan.report.modulo_scheduling` draws the layout.
 """
 
 from __future__ import annotations
@@ -31,7 +33,11 @@ Point = tuple[float, float]
 
 @dataclass(frozen=True)
 class Row:
-    """A tile, or several consecutive tiles that are idle."""
+    """A row of the picture: a tile, or several consecutive tiles that are idle.
+
+    ``first`` and ``last`` are the numbers of its first and last tile, and ``top`` is the vertical position of its upper
+    edge.
+    """
 
     first: int
     last: int
@@ -52,7 +58,7 @@ class Way:
     curves: tuple[tuple[Point, ...], ...]
     """Bézier curves, one after the other: begin, one or two control points, end."""
     stops: tuple[Point, ...]
-    """Positions at which it passes through tiles."""
+    """Positions at which it passes through other tiles on its way."""
     distance: int
     """Number of iterations between its producer and its consumer."""
     label: Point
@@ -135,7 +141,7 @@ class _Router:
         self._stops: Counter[Point] = Counter()
 
     def way(self, edge: Edge, stops: list[Point]) -> Way:
-        """The path of a value."""
+        """The path of the value of an edge, from the box of its producer to that of its consumer, through the ``stops``."""
         begin, end = (self._middle(number) for number in (edge.source, edge.target))
         if edge.source == edge.target and not stops:
             x, y = begin
@@ -165,7 +171,8 @@ class _Router:
         return place[0], place[1] + (count % 5) * 0.16 * (-1) ** count
 
     def _leg(self, begin: Point, source: int | None, end: Point, target: int | None) -> tuple[Point, ...]:
-        """The best curve between two boxes or stops; stops have no number."""
+        """The cheapest curve (:meth:`_cost`) between two boxes or stops. ``source`` and ``target`` are the numbers of the
+        boxes' instructions; None for a stop."""
         choices = [_bent_curve(begin, source is not None, end, target is not None, bend) for bend in _BENDS]
         choices += _side_curves(begin, source is not None, end, target is not None)
         best = min(choices, key=lambda way: self._cost(way, source, target))
@@ -193,7 +200,7 @@ _MAX_POINTS = 4000
 
 
 def _points_on(curve: tuple[Point, ...]) -> NDArray[np.float64]:
-    """Points along a Bézier curve with one or two control points, ``[n, 2]``."""
+    """The positions ``[n, 2]`` of n points along a Bézier curve with one or two control points."""
     points = np.array(curve, dtype=np.float64)
     parts = np.linspace(0.0, 1.0, 41)[:, None]
     order = len(points) - 1
@@ -203,7 +210,8 @@ def _points_on(curve: tuple[Point, ...]) -> NDArray[np.float64]:
 
 
 def _bent_curve(begin: Point, from_box: bool, end: Point, to_box: bool, bend: float) -> tuple[Point, ...]:
-    """A curve between two positions, from the borders of boxes if there are any."""
+    """A curve between two positions, each of which is the middle of a box or a stop. At a box, it begins or ends at the border.
+    ``bend`` is its greatest distance from a straight line, as a part of its length."""
     across, down = end[0] - begin[0], end[1] - begin[1]
     # The control point is twice as far away as the curve.
     handle = ((begin[0] + end[0]) / 2 - 2 * bend * down, (begin[1] + end[1]) / 2 + 2 * bend * across)

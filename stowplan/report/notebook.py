@@ -1,5 +1,5 @@
-"""HTML of results, plans and problems for notebooks: small tables without external resources, and the kind's picture of a
-plan."""
+"""HTML of results, plans and problems for notebooks: small tables without external resources, and the kind's picture of a plan.
+Nothing in this module raises an error of its own."""
 
 from __future__ import annotations
 

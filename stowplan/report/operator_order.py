@@ -1,4 +1,9 @@
-"""Shows operator orders: the live bytes while each operator runs, with other plans as lines."""
+"""Shows operator orders: the live bytes while each operator runs, with other plans as lines.
+
+The presenter's methods override the methods of :class:`~stowplan.report.presenter.Presenter`, which explains their parameters
+and errors. The functions expect a plan that :meth:`~stowplan.report.presenter.Presenter.check_fits` has accepted, and raise no
+errors of their own.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +37,8 @@ _HIGH = 260.0
 
 
 class OrderPresenter(DrawingPresenter):
-    """Shows the live bytes over the order, next to the live bytes of another order, usually the given one."""
+    """Shows the live bytes over the order, next to the live bytes of another order, usually the order in which the problem
+    lists the operators."""
 
     max_plans = 2
     plan_words, problem_words = "an operator order", "operators and tensors"
@@ -71,7 +77,7 @@ class OrderPresenter(DrawingPresenter):
         return scene.Picture(f"{problem.name or 'graph'}: {len(problem.ops):,} operators", [[plot(profiles)]], 560)
 
     def trace(self, problem: Problem, plan: Plan) -> Trace:
-        """The operators, of which each takes one step, the live bytes, and the arena."""
+        """The operators, the live bytes, and the arena. Each operator takes one step."""
         profile = build_profile(problem, plan)
         ops = [
             Slice(problem.ops[op].id, at, at + 1, {"kind": problem.ops[op].kind, "live bytes": int(live)})
@@ -96,7 +102,8 @@ class OrderPresenter(DrawingPresenter):
         return Overview(facts=facts)
 
     def sections(self, problem: Problem, result: Result, plans: Sequence[Labelled], details: Details) -> list[Section]:
-        """Live bytes next to those of the given order, the layout, and the tensors that are live at the peak."""
+        """Live bytes, with the live bytes of the given order as a line; the layout; and the tensors that are live at the
+        peak."""
         profiles = [(label, build_profile(problem, plan)) for label, plan in plans]
         label, profile = profiles[0]
         layout = profile.layout()

@@ -1,4 +1,5 @@
-"""Parts of the HTML report that all kinds of problems use: sections, tables, lists of facts, and data for the page's script."""
+"""Parts of the HTML report that all kinds of problems use: sections, tables, lists of facts, and data for the page's script.
+Only :func:`table` raises errors."""
 
 from __future__ import annotations
 

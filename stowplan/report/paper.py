@@ -23,6 +23,7 @@ _KEY, _DOT = 15.0, 6.0
 #: Average width of a character as a part of its height.
 _LETTER = 0.55
 
+#: Look of a tag, a number in a box, which the legend explains.
 _TAG = scene.Style(fill="#ffffff", stroke="#555555", width=0.5, opacity=0.92)
 
 
@@ -41,7 +42,8 @@ class Form:
 
 @dataclass
 class Paper:
-    """A picture in points, as items from the lowest to the highest."""
+    """A picture in points: its size, and its items in the order in which they are drawn, so that later ones cover earlier
+    ones."""
 
     width: float
     height: float
@@ -51,7 +53,7 @@ class Paper:
 
 @dataclass(frozen=True)
 class Place:
-    """A panel and its rectangle on the paper."""
+    """A panel and its rectangle on the paper, in points."""
 
     across: scene.Axis
     panel: scene.Panel
@@ -148,7 +150,7 @@ class _Layout:
         return at
 
     def _marks(self, place: Place) -> list[tuple[Place, Boxes]]:
-        """Adds the marks of a panel; returns those that get names after everything has been drawn."""
+        """Adds the marks of a panel; returns its marks of boxes, which get names after everything has been drawn."""
         panel = place.panel
         for value, text in panel.up.ticks:
             y = place.at(place.across.low, value)[1]

@@ -32,7 +32,7 @@ class Presenter:
     """The presenter of a kind, with the methods that commands and the report use. This base class shows the parts that the
     plans of all kinds have.
 
-    The problems and plans in its arguments are of that kind.
+    The problems and plans in the arguments of its methods are of that kind. ``kind`` is None for objects of no known kind.
     """
 
     def __init__(self, kind: Kind[Any, Any] | None = None):
@@ -63,7 +63,8 @@ class Presenter:
         raise self._not_configured(option)
 
     def configuration(self, problem: Any, plan: Any) -> Document:
-        """The configuration of the machine for a valid plan; raises UsageError if plans of this kind configure none."""
+        """The configuration of the machine for a valid plan, such as the tables of a CGRA's tiles. Raises UsageError if plans
+        of this kind configure none."""
         raise self._not_configured("--emit config")
 
     def check_traceable(self, option: str) -> None:
@@ -162,15 +163,15 @@ class DrawingPresenter(Presenter):
     max_plans: int | None = None
     #: Whether the time axis can be in seconds as well as in steps.
     has_seconds = False
-    #: Words for error messages: the name of a plan, and the name of what a plan is for.
+    #: Words for error messages: the name of a plan, and the name of the thing that a plan is made for.
     plan_words, problem_words = "a plan of this kind", "problem"
 
     def check_drawable(self, problem: Any) -> None:
         """Accepts all problems, because this presenter draws plans for all of them."""
 
     def check_fits(self, problem: Any, plan: Any) -> None:
-        """Raises an error for plans of another kind or problem. Invalid plans are accepted, because pictures help to see what
-        is wrong."""
+        """Raises InputError for plans of another kind or problem, and for plans that :meth:`check_parts` refuses. Other invalid
+        plans are accepted, because pictures help to see what is wrong."""
         if self._kind is not None and not isinstance(plan, self._kind.plan):
             raise InputError(f"found a {type(plan).__name__} of another kind, expected {self.plan_words}")
         if plan.problem != problem.digest:

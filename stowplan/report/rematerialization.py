@@ -1,4 +1,9 @@
-"""Shows rematerialization plans: live bytes over the runs of operators, repeated runs, and peak against added cost."""
+"""Shows rematerialization plans: live bytes over the runs of operators, repeated runs, and peak against added cost.
+
+The presenter's methods override the methods of :class:`~stowplan.report.presenter.Presenter`, which explains their parameters
+and errors. The functions expect a plan that :meth:`~stowplan.report.presenter.Presenter.check_fits` has accepted, and raise no
+errors of their own.
+"""
 
 from __future__ import annotations
 
@@ -126,7 +131,8 @@ class RematerializationPresenter(DrawingPresenter):
 
 
 def frontier_picture(problem: Problem, points: Sequence[Point]) -> scene.Picture:
-    """Added cost of the plans, and its proven bound, over the limits in bytes."""
+    """A picture of added cost over the limit in bytes: the cost of the plan that was found for each limit, and its proven
+    bound. ``points`` are in the order of increasing limits; a point without a plan is left out."""
     solved = [point for point in points if point.added_cost is not None]
     hosts = dict.fromkeys(point.host_limit for point in solved)
     lines: dict[str, list[tuple[int, float]]] = {}

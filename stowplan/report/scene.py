@@ -2,7 +2,7 @@
 
 A scene consists of marks in the coordinates of the data. Marks are in panels; panels with a common horizontal axis make a plot,
 and rows of plots make a picture. :mod:`~stowplan.report.inline` writes plots into the HTML page, where they stretch with it.
-:mod:`~stowplan.report.paper` lays pictures out in points for files.
+:mod:`~stowplan.report.paper` lays pictures out in points for files. Only :func:`steps` raises an error.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from stowplan.report.text import byte_unit, format_tick, nice_ticks
 Point = tuple[float, float]
 Shape = Literal["circle", "up", "down", "diamond"]
 Tick = tuple[float, str]
+"""A position on an axis, and its label."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,8 @@ report.
 
 The facts are those of :meth:`stowplan.frontends.snapshot.findings.Findings.details`. A *segment* is a range of bytes that
 PyTorch's allocator has reserved, and a *hole* is a range of free bytes in one. A *stream* is a queue of work on the device,
-which has segments of its own.
+which has segments of its own. A *stack* is the call stack at which memory was allocated. Nothing in this module raises an error
+of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Text for sizes, times, axis ticks and names."""
+"""Text for sizes, times, axis ticks and names. Nothing in this module raises an error."""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
 """Shows tier placements: the tier of every tensor, and how tensors change tiers from one plan to another.
 
-It follows figure 6 of the EGRL paper (Khadka et al., ICLR 2021).
+It follows figure 6 of the EGRL paper (Khadka et al., ICLR 2021). A *memory map* is this paper's name for a tier placement: a
+tier for the weights and for the output of each layer. A *transition* is a pair of tiers, one of a tensor in an earlier map and
+one in a later map. *Contiguity* says how often neighbouring tensors are in the same tier. A tier is an *address space* if
+tensors have offsets in it.
+
+The presenter's methods override the methods of :class:`~stowplan.report.presenter.Presenter`, which explains their parameters
+and errors. The functions expect a plan that :meth:`~stowplan.report.presenter.Presenter.check_fits` has accepted, and raise no
+errors of their own.
 """
 
 from __future__ import annotations
@@ -45,7 +52,7 @@ _BLUES = ((247, 251, 255), (8, 69, 148))
 
 
 class TierPlacementPresenter(DrawingPresenter):
-    """Shows memory maps next to the compiler's own."""
+    """Shows memory maps next to the map that the chip's compiler makes."""
 
     max_plans = 2
     plan_words, problem_words = "a memory map (tier placement)", "network, target, precision and capacity"
@@ -58,7 +65,8 @@ class TierPlacementPresenter(DrawingPresenter):
             raise InputError(f"expected a tier, 0 to {len(problem.tiers) - 1}, for each of the {len(problem.layers)} layers")
 
     def summarize(self, problem: Problem, plan: Plan, *, others: Sequence[Labelled] = (), everything: bool = False) -> str:
-        """Bytes in each tier, contiguity, transitions from the first of the other plans, and the layers, the slowest first."""
+        """Bytes in each tier, contiguity, transitions from the first plan in ``others``, and the layers in the order of
+        decreasing latency."""
         times = layers_ps(problem, plan.weight_tiers, plan.output_tiers)
         total = format_ps(int(times.sum()))
         lines = [printable(f"{problem.name} on {problem.target} ({problem.cost_model}): {total}")]

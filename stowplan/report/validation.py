@@ -2,10 +2,10 @@
 
 A validation lets a trained policy make plans, and compares them with exact optima and with the plans of an untrained network.
 Making one plan decision by decision is called a *game*. It is *lost* if it ends without a plan, and a *position* is its state
-between two decisions. Policy and untrained network plan in the same ways: the *likeliest* game takes the most likely decision
-each time, *samples* draw decisions from the network's probabilities, and *search* is the agent's own, such as a tree search. A
-*value estimate* is the network's guess of the *return*, the sum of the later rewards of a game. A *gap* is ``(objective -
-optimum) / objective``.
+between two decisions. The policy and the untrained network make plans in the same three ways. The *likeliest* game takes the
+most likely decision each time. *Samples* are games whose decisions are drawn from the network's probabilities. *Search* is the
+method of the agent, such as a tree search. A *value estimate* is the network's guess of the *return*, the sum of the later
+rewards of a game. A *gap* is ``(objective - optimum) / objective``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _warnings(validation: Validation) -> str:
 
 def _cards(summary: Summary) -> str:
     """The large figures of one kind."""
-    # Row 0 is the likeliest game of the policy, and row 4 that of the untrained network (``outcomes_of``).
+    # Row 0 is the likeliest game of the policy, and row 4 is the likeliest game of the untrained network (``outcomes_of``).
     policy = summary.rows[0].gaps
     medians, means = ([_with_second(row, part) for row in (summary.rows[0], summary.rows[4])] for part in ("median", "mean"))
     optimal = _NOTHING if policy.optimal is None else f"{policy.optimal:.0%}"

@@ -1,7 +1,7 @@
 """The HTML page about a tuning of XLA: its default next to the best result, and the instructions and tensors that differ.
 
-It follows figure 8 of Wang et al. 2023. A *trial* is a full compilation with some options set, a *way* is the method that chose
-these options, and a *knob* is an option that changes how tensors are placed in fast memory.
+It follows figure 8 of Wang et al. 2023. A *trial* is a full compilation with some options set, and a *way* is the method that
+chose these options. A *knob* is an option that changes how tensors are placed in fast memory.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _SHORT = 400
 _LONGEST_VARIABLE = (128 << 10) - 32
 _NOTHING_BETTER = "XLA's default is the best of all that was compiled"
 
-#: A trial that is worse than the default by more than this multiple of the best gain is drawn at the upper edge. On a scale
-#: that includes XLA without fast memory, for example, all other trials would look the same.
+#: A trial that is worse than the default by more than this multiple of the best gain is drawn at the upper edge. Otherwise one
+#: very slow trial, for example XLA without fast memory, would stretch the scale so far that all other trials look the same.
 _WORST = 1.5
 
 #: A rim, because lighter colours would be hard to see on white; and the mark of a trial without a result.
@@ -308,7 +308,7 @@ def _signed(cycles: int) -> str:
 
 
 def trials_plot(tuning: Tuning) -> Plot:
-    """Cycles and stalls of every trial, in the order of compilations. Trials above the scale, and those that XLA refused, are
+    """Cycles and stalls of every trial, in the order of compilations. Trials above the scale, and trials that XLA refused, are
     at the upper edge."""
     base, best = tuning.default.total, tuning.trials[tuning.best].total
     low, high = _range(tuning)

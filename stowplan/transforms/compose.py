@@ -9,9 +9,10 @@ tensor that iteration read. The *view* of a tensor is the load that results (equ
 Memory-Access Patterns for Deep Learning Accelerators", 2020, arXiv 2002.12798). Composing substitutes views into the loads of
 other statements (equation 2).
 
-Integer sets need the integer set library isl and its Python package islpy (the extra ``poly``); without islpy, the functions
-that return its objects or take them raise MissingDependencyError. Tests also compare the rules with integer sets. Functions
-that compose accesses raise TimeLimitError if the time limit for reading the input is over
+Integer sets need the integer set library isl and its Python package islpy (the extra ``poly``). Without islpy, these functions
+raise :class:`~stowplan.errors.MissingDependencyError`: :func:`relation`, :func:`accesses`, :func:`box` and
+:func:`view_of_by_sets`. Tests also compare the rules with integer sets. Functions that compose accesses raise
+:class:`~stowplan.errors.TimeLimitError` if the time limit for reading the input is over
 (:func:`stowplan.deadline.check_reading`).
 """
 
@@ -120,7 +121,7 @@ def conjunction(conditions: Iterable[tuple[Expression, int, int]], extents: Exte
     conditions
         Each as (expression, low, high).
     extents
-        Each index of the expressions is below its extent.
+        For each index of the expressions, the number of its values, which start at 0.
 
     Returns
     -------

@@ -1,9 +1,13 @@
 """Eliminates load/store pairs, that is, pure data movement, from an affine program, and reports the outcome for each pair.
 
 The method is that of section 2.1 of Zheng et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators" (2020,
-arXiv 2002.12798). A *pair* is a copy: a loop nest that loads a value and stores it, for example a transpose. The tensor that it
-writes is eliminated by making every reader of the tensor read the source of the copy instead. Statements are visited in order,
-so that the load of a copy has been rewritten before the tensor that the copy writes is eliminated. One pass therefore suffices.
+arXiv 2002.12798). A *pair* is a copy: a loop nest that reads a value in each iteration (its *load*) and writes it to an element
+of a tensor (its *store*), for example a transpose. The tensor that it writes is eliminated by making every reader of the tensor
+read the source of the copy instead. Statements, which are copies and operators, are visited in order. The load of a copy has
+therefore been rewritten before the tensor that the copy writes is eliminated, so that one pass suffices.
+
+:mod:`stowplan.hardware.affine.program` defines programs, and :mod:`stowplan.transforms.compose` reverses stores and rewrites
+loads.
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ from stowplan.transforms import compose as views
 
 Reason = Literal["not affine", "not invertible", "observable output", "too long"]
 
-#: A pair is kept if the access that replaces its tensor has more terms than this in all its pieces, because composing it would
-#: take long. Each copy that shuffles the elements of a shuffled tensor doubles the number of terms.
+#: A pair is kept if the load that replaces its tensor has more terms than this, because composing it would take long. The terms
+#: are the summands of all index expressions and conditions of the load. Each copy that shuffles the elements of a shuffled
+#: tensor doubles their number.
 MAX_TERMS = 2000
 
 
@@ -33,13 +38,17 @@ class Pair:
     op: str
     """Name of the operation from which the loop nest was made, such as ``transpose``."""
     tensor: str
-    """Name of the tensor that it writes."""
+    """Name of the tensor that the loop nest writes."""
     bytes: int
-    """How many bytes of the tensor it writes."""
+    """How many bytes of the tensor the loop nest writes."""
     reason: Reason | None
-    """Why the pair was kept; None if it was eliminated. ``not affine``: another statement reads the tensor at indices that are
-    known only at run time. ``not invertible``: several iterations write one element. ``observable output``: the program returns
-    the tensor. ``too long``: the access that would replace the tensor has more than :data:`MAX_TERMS` terms."""
+    """Why the pair was kept; None if it was eliminated.
+
+    - ``not affine``: another statement reads the tensor at indices that are known only at run time.
+    - ``not invertible``: several iterations write one element.
+    - ``observable output``: the program returns the tensor.
+    - ``too long``: the load that would replace the tensor has more than :data:`MAX_TERMS` terms.
+    """
     detail: str = ""
     """An explanation of the reason; empty if the pair was eliminated."""
 
@@ -62,7 +71,8 @@ class Report:
     movement_bytes: int
     """Bytes of all tensors that pairs wrote before the elimination."""
     set_calls: int
-    """Number of tensors whose stores the rules could not reverse, so that the integer set library was used."""
+    """Number of tensors for which the rules of :func:`~stowplan.transforms.compose.view_of` could not reverse every store, so
+    that the integer set library isl was used."""
 
     @property
     def found(self) -> int:
@@ -97,7 +107,7 @@ class Report:
 def eliminate(program: Program) -> tuple[Program, Report]:
     """Removes the copies that can be eliminated from a program.
 
-    Stores are reversed by rules; the integer set library is used only for tensors to which the rules do not apply.
+    Stores are reversed by rules. The integer set library isl is used only for tensors to which the rules do not apply.
 
     Parameters
     ----------
@@ -112,7 +122,7 @@ def eliminate(program: Program) -> tuple[Program, Report]:
     Raises
     ------
     MissingDependencyError
-        The integer set library is needed, and islpy is not installed.
+        The integer set library is needed, and its Python package islpy is not installed.
     TimeLimitError
         The time limit for reading the input was reached.
     """
@@ -163,7 +173,7 @@ class _Pass:
         return replace(self._program, statements=tuple(remaining), tensors=tensors), self._report()
 
     def _decide(self, name: str, writers: list[Copy]) -> None:
-        """Find the load that replaces a tensor with these writers, or record why the tensor is kept."""
+        """Finds the load that replaces a tensor with these writers, or records why the tensor is kept."""
         if name in self._program.outputs:
             self._reasons[name] = "observable output", f"the program returns {name}"
             return
@@ -188,7 +198,7 @@ class _Pass:
         self._views[name] = view
 
     def _report(self) -> Report:
-        """The report about all pairs; copies that only store a constant are no pairs."""
+        """Returns the report about all pairs. A copy that only stores constants is no pair."""
         pairs = []
         written = set()
         for copy in self._program.copies():

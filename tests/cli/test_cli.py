@@ -193,9 +193,9 @@ def test_converted_problem_is_the_same_problem(tmp_path: Path, cli: Cli) -> None
 
 def test_plan_for_another_program(solved: tuple[Path, Path], cli: Cli) -> None:
     other = MODULE.with_name("resnet50_inf_b1.hlo.txt.gz")
-    code, _, error = cli("verify", other, solved[1], "--target", "tpu-v4")
+    code, out, _ = cli("verify", other, solved[1], "--target", "tpu-v4")
     assert code == 4
-    assert "wrong_problem" in error
+    assert "wrong_problem" in out
 
 
 @pytest.mark.parametrize("each", [7, pytest.param(1, marks=pytest.mark.slow)])

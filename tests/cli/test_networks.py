@@ -41,9 +41,9 @@ def test_from_a_network_to_a_picture(cli: Cli, tmp_path: Path) -> None:
     assert (code, err) == (0, f"{tmp_path / 'map.png'}\n")
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     # In another precision it is a plan for another problem.
-    code, _, err = cli("verify", network, plan, "--set", "precision=fp16")
+    code, out, _ = cli("verify", network, plan, "--set", "precision=fp16")
     assert code == 4
-    assert "wrong_problem" in err
+    assert "wrong_problem" in out
     code, _, err = cli("show", plan, network, "--set", "precision=fp16")
     assert (code, err.count("\n")) == (2, 1)
     assert f"{plan}: the plan is for another problem" in err

@@ -234,7 +234,7 @@ def test_a_plan_of_another_kind(cli: Cli, packing_plan: Path, solved: Solved, tm
         outcome = cli("verify", source, packing_plan, "--target", target)
         assert outcome.code == 4
         assert outcome.out == f"wrong_kind: found a plan of packing, expected a plan of {kind}\n"
-        assert outcome.err == f"stowplan: {packing_plan}: not a valid plan: {outcome.out}"
+        assert outcome.err == f"stowplan: {packing_plan}: not a valid plan: found 1 violation, expected none\n"
         line = error_line(cli("show", packing_plan, source, "--target", target))
         assert line == f"stowplan: {packing_plan}: found a plan of packing, expected a plan of {kind}"
     outcome = cli("verify", solved.problem_file, packing_plan, "--json")

@@ -1,14 +1,15 @@
 """Turns the tensors of an ExecuTorch program into packing problems, one for each arena, and plans into offsets.
 
-Nothing here imports executorch. ExecuTorch describes each tensor by a *specification* (in code *spec*), its ``TensorSpec``.
-Here it can be any object with the fields that are read, for example a :class:`Tensor`. Specifications are compared by identity,
-so dictionaries have their ``id`` as keys.
+An *arena* is a range of memory whose size the runtime allocates. A *packing problem* asks for the offsets of buffers with sizes
+and life spans. This module does not import executorch. ExecuTorch describes each tensor by a *specification* (in code *spec*),
+its ``TensorSpec``. Here it can be any object with the fields that are read, for example a :class:`Tensor`. Specifications are
+compared by identity, so dictionaries have their ``id`` as keys.
 
 *Facts of executorch 1.5.* Lifetimes are the indices of the first and the last node, both included. The method ``realign`` of a
 ``TensorSpec`` sets its alignment and rounds its size up to a multiple of the alignment. ``mem_id`` is the number of an arena.
 Arena 0 has the constants; a tensor without ``mem_id`` goes to arena 1. A tensor with a ``storage_base`` lies inside the bytes
 of that tensor. Reserved bytes (``input_mem_buffer_sizes``) are the lowest bytes of each arena, and are in use all the time.
-Padding is free space above the highest buffer, 64 bytes for XNNPACK.
+Padding is free space above the highest buffer, for example the 64 bytes that the kernels of XNNPACK may read beyond a tensor.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Tensor:
         return int(self.spec.allocated_memory)
 
     def root(self) -> Tensor:
-        """The outermost tensor inside whose bytes this one lies; itself if it has bytes of its own."""
+        """Returns the outermost tensor inside whose bytes this one lies; itself if it has bytes of its own."""
         return self if self.storage_base is None else self.storage_base.root()
 
 
@@ -81,7 +82,7 @@ class Arena:
     """The packing problem, in which buffer i is ``specs[i]``. Its offset 0 is the offset ``bottom`` of the arena."""
 
     def size(self, height: int) -> int:
-        """Bytes of the arena, including reserved bytes and padding, if the packing needs ``height`` bytes."""
+        """Returns the bytes of the arena, including reserved bytes and padding, if the packing needs ``height`` bytes."""
         return self.bottom + height + self.padding
 
 
@@ -155,7 +156,8 @@ def arenas(alignment: int, specs: Iterable[Any], reserved: Sequence[int], paddin
     alignment
         Offsets and sizes are multiples of this many bytes; the specifications are realigned to it.
     specs
-        The :class:`Tensor` of each tensor. One that lies inside another is not packed, but extends the lifetime of the other.
+        The :class:`Tensor` of each tensor. A tensor that lies inside another is not packed, but extends the lifetime of the
+        other.
     reserved
         [arenas] Bytes at the bottom of each arena that must not be used; 0 for arenas beyond the end of the list.
     padding

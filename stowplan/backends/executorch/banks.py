@@ -1,9 +1,10 @@
 """A memory planning algorithm for ExecuTorch's target memory maps, which puts much-used tensors into fast banks.
 
-A target memory map declares several memories (*banks*), each of which is the *arena* of the number ``mem_id``: a range of
-memory in which tensors have offsets. Executorch's own planner for such maps, ``BankedGreedy``, only considers the sizes of
-tensors. This planner solves a problem of *banked packing*, which asks for the bank and the offset of each tensor so that reads
-and writes cost as little as possible. A *program* is a main graph, together with the graphs that its nodes run (*bodies*).
+A target memory map declares several memories (*banks*). Each bank is an *arena*, a range of memory in which tensors have
+offsets, and its ``mem_id`` is the number of the arena. Executorch's own planner for such maps, ``BankedGreedy``, only considers
+the sizes of tensors. This planner solves a problem of *banked packing*: it chooses the bank and the offset of each tensor so
+that reads and writes cost as little as possible. A *program* is a main graph, together with the graphs that its nodes run
+(*bodies*).
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class BankReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
     bound: int
     """Proven lower bound on the cost of every plan."""
     stock_traffic: dict[str, int] | None
-    """Bytes read and written in each bank with executorch's own plan."""
+    """Bytes read and written in each bank with executorch's own plan, by name of the bank; None if there is no valid one."""
     traffic: dict[str, int]
-    """Bytes read and written in each bank with the plan."""
+    """Bytes read and written in each bank with the plan, by name of the bank."""
     source: str
     """The method that found the plan: ``executorch`` if its own plan was kept, otherwise a candidate of
     :func:`stowplan.solve`."""
@@ -85,8 +86,8 @@ class BankedPlanningAlgorithm:
         Executorch's own planner, a function with the arguments of :meth:`__call__`; None uses the ``BankedGreedy`` of the
         installed executorch. The version of executorch is only checked with None.
     count_uses
-        A function of a graph module and the specifications of its tensors (``TensorSpec``) that returns the number of uses by
-        ``id`` of the specification. None uses :func:`count_touching_nodes`.
+        A function that returns how often each tensor is used. It takes a graph module and the specifications of its tensors
+        (``TensorSpec``), and returns numbers by ``id`` of the specification. None uses :func:`count_touching_nodes`.
     search
         ``deterministic``, ``seed`` and ``workers``; see :func:`stowplan.solve`.
 
@@ -235,10 +236,10 @@ class BankedPlanningAlgorithm:
     def _problem(
         self, alignment: int, all_arenas: list[arenas.Arena], graph: Graph, padding: int, tensors: list[Tensor]
     ) -> tuple[Problem, list[Any]]:
-        """The banked packing problem, and the tensor of each of its buffers.
+        """Returns the banked packing problem, and the tensor of each of its buffers.
 
         Tensors for arenas that the map does not declare are left out. Raises InputError if a bank's alignment is no multiple of
-        the graph's.
+        the graph's alignment.
         """
         uses: dict[int, int] = {}
         for part in graph.parts():
@@ -309,9 +310,9 @@ class BankedPlanningAlgorithm:
         return result.plan, result.provenance.candidate, stock_plan, max(lower_bound, result.bound or 0)
 
     def _pack_undeclared_arenas(self, all_arenas: list[arenas.Arena]) -> dict[int, tuple[int, int]]:
-        """Arena and offset of the tensors that are bound for an arena that the map does not declare, by ``id``.
+        """Packs the tensors whose prescribed arena the map does not declare; returns arena and offset by ``id`` of the tensor.
 
-        A quick heuristic packs these tensors, because such arenas have no capacity and no cost.
+        A quick heuristic packs them, because these arenas have no capacity and no cost.
         """
         declared = {bank.mem_id for bank in self.target.banks}
         offsets: dict[int, tuple[int, int]] = {}
@@ -357,7 +358,7 @@ def _stock(target: Any) -> Callable[..., Any]:
 def _realign(target: Any, result: Any, alignment: int) -> None:
     """Give tensors the alignment of the bank in which executorch's planner has placed them.
 
-    The attempt of this module to plan the graph may have changed their alignments.
+    This is needed because the planner of this module may have changed their alignments before it failed.
     """
     units = {bank.mem_id: bank.alignment or alignment for bank in target.banks}
     for spec, place in result.spec_dict.items():

@@ -1,8 +1,8 @@
 """Checks offsets for ExecuTorch by comparing all pairs of tensors; it shares no code with the planner.
 
-A node of a graph may run other graphs, its *bodies*, such as the branches of a condition. ExecuTorch describes each tensor by a
-*specification*, its ``TensorSpec``. The framework itself checks for tensors that share bytes only after planners with the name
-``greedy``, and only within one graph.
+A *call* is a node of a graph that runs other graphs, its *bodies*, such as the branches of a condition. ExecuTorch describes
+each tensor by a *specification*, its ``TensorSpec``. The framework itself checks for tensors that share bytes only after
+planners with the name ``greedy``, and only within one graph. Nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -28,13 +28,15 @@ class _Value:
     last: int
     """Index of the last node at which the value is live."""
     branches: Mapping[int, int] = field(default_factory=dict)
-    """The branches that must have run if the value is in these bytes: from the ``id`` of a call to the index of its branch."""
+    """The branches that must have run if the value is in these bytes: from the ``id`` of a
+    :class:`~stowplan.backends.executorch.control_flow.Call` to the index of its body."""
 
 
 def faults(graph: Any, placed: Mapping[int, tuple[Any, Any]], sizes: Sequence[int], reserved: Sequence[int]) -> list[str]:
     """Checks the offsets of a graph and its bodies, and returns a line for each fault; an empty list if they are valid.
 
-    If single tensors are placed wrongly, only these faults are returned, and pairs of tensors are not compared.
+    First each tensor is checked alone: its arena, its offset and its alignment. Pairs of tensors are compared only if this
+    finds no fault.
 
     Parameters
     ----------
@@ -80,7 +82,7 @@ def faults(graph: Any, placed: Mapping[int, tuple[Any, Any]], sizes: Sequence[in
 
 
 def _unwritten(parts: list[Any], placed: Mapping[int, tuple[int, int]]) -> Iterator[str]:
-    """A line for each result of a condition that a view reads at bytes where not every branch writes it."""
+    """Yields a line for each result of a condition that a view reads at one place while a branch writes it at another place."""
     for part in parts:
         for call in part.calls:
             for spec in call.results if call.moves else ():
@@ -90,7 +92,7 @@ def _unwritten(parts: list[Any], placed: Mapping[int, tuple[int, int]]) -> Itera
 
 
 def _values(graph: Any, spec: Any) -> Iterator[_Value]:
-    """The tensors in whose bytes a value of a graph may be at run time."""
+    """Yields a value once for each tensor in whose bytes it may be at run time; live ranges are not filled in."""
     for call in graph.calls if spec is not None else ():
         if call.moves and any(spec is result for result in call.results):
             at = [spec is result for result in call.results].index(True)
@@ -104,10 +106,12 @@ def _values(graph: Any, spec: Any) -> Iterator[_Value]:
 def _overlaps(
     graph: Any, placed: Mapping[int, tuple[int, int]], outer_values: list[_Value], names: Mapping[int, int]
 ) -> list[str]:
-    """A line for each pair of values that share bytes while both are live, in a graph and in all graphs that it runs.
+    """Returns a line for each pair of values that share bytes while both are live, in a graph and in all graphs that it runs.
 
     Parameters
     ----------
+    placed
+        Arena and offset of each tensor that has bytes, by ``id`` of the specification.
     outer_values
         Values of the graphs around this one that are live while it runs.
     names

@@ -2,7 +2,8 @@
 
 An *arena* is a range of memory whose size the runtime allocates; executorch's ``mem_id`` is the number of an arena. Some bytes
 at the bottom of an arena may be reserved, and some at the top stay free (*padding*). A *program* is a main graph, together with
-the graphs that its nodes run (*bodies*), such as the branches of a condition.
+the graphs that its nodes run (*bodies*), such as the branches of a condition. The *greedy planner* is executorch's function
+``greedy``.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class ArenaReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         return self.size <= self.bound
 
     def __str__(self) -> str:
-        """The report as one line for people."""
+        """Returns the report as one line for people."""
         proof = "proven least" if self.is_proven else f"at least {self.bound:,} by a proven bound"
         return f"arena {self.mem_id}: greedy {self.greedy:,} bytes, now {self.size:,} ({proof})"
 
@@ -78,8 +79,8 @@ class ArenaReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 class MemoryPlanningAlgorithm:
     """An algorithm for executorch's ``MemoryPlanningAlgorithmSuite`` that makes each arena as small as possible.
 
-    Executorch's greedy planner runs first. If its plan of an arena is as small as the simple lower bound (the bytes that are
-    live at once), nothing is searched; if no smaller plan is found, the greedy plan stays. All plans of this class are
+    Executorch's greedy planner runs first. If its plan of an arena is as small as a simple lower bound, the most bytes that are
+    live at once, nothing is searched. If no smaller plan is found, the greedy plan stays. All plans of this class are
     verified. If a graph cannot be planned, or the installed executorch is not of the version :data:`VERSION`, the graph keeps
     the greedy plan, and a :class:`~stowplan.backends.fallback.PlanningWarning` is issued.
 
@@ -165,7 +166,7 @@ class MemoryPlanningAlgorithm:
         return result
 
     def _improve(self, alignment: int, graph: Graph, result: Any, faults: list[str]) -> None:
-        """Replace the greedy plan in ``result`` by a smaller one, for each arena for which one is found.
+        """Replace the greedy plan of each arena in ``result`` by a smaller plan if one is found.
 
         Faults of the greedy plan are added to ``faults``; they are searched for only if the graph has bodies. If there are any,
         every arena gets another plan. Raises UnsupportedError if there is no valid plan.
@@ -213,8 +214,8 @@ class MemoryPlanningAlgorithm:
         Returns
         -------
         (Plan or None, ArenaReport)
-            A plan that is smaller than the greedy plan, None if no such plan was found; and the report. If the greedy plan is
-            not valid, it is the smallest plan that was found.
+            A plan that is smaller than the greedy plan, or None if no smaller one was found; and the report. If the greedy
+            plan is not valid, the plan is the smallest one that was found.
 
         Raises
         ------
@@ -262,7 +263,7 @@ class MemoryPlanningAlgorithm:
 
 
 def _installed_greedy() -> Callable[..., Any]:
-    """The greedy planner of the installed executorch; raises MissingDependencyError if executorch is not installed."""
+    """Returns the greedy planner of the installed executorch; raises MissingDependencyError if executorch is not installed."""
     require(*NEEDED)
     from executorch.exir.memory_planning import greedy
 

@@ -1,6 +1,8 @@
 """The functions for users of ExecuTorch: a memory planning pass, a call that plans an edge program, and tables of offsets.
 
-The order of the operators is planned first, and then the offsets. Tables are written as a C header, as JSON or as CSV.
+An *edge program* is an exported program in executorch's edge dialect, which ``to_executorch`` lowers to the final program. The
+order of the operators is planned first, and then the offset of each tensor in its *arena*, a range of memory whose size the
+runtime allocates. A *method* is one entry point of a program. Tables are written as a C header, as JSON or as CSV.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def memory_planning_pass(
     Parameters
     ----------
     time_limit
-        Seconds for each arena, a range of memory whose size the runtime allocates; with a target, for each program.
+        Seconds for each arena; with a target, seconds for each program.
     target, costs
         A ``TargetMemoryMap`` of several memories, and the cost of a byte in each; see
         :class:`~stowplan.backends.executorch.banks.BankedPlanningAlgorithm`. If the target is None, the planner is
@@ -48,7 +50,7 @@ def memory_planning_pass(
         Executorch is not installed.
     UsageError
         An argument has a wrong type or is out of range, ``costs`` are given without a target, or ``share_mutable_buffers`` is
-        used with a target: executorch keeps state that methods share in arena 2, whatever the map says.
+        used with a target. Executorch keeps state that methods share in arena 2, even if the target has another bank there.
     """
     require(*NEEDED)
     search: Any = {name: others.pop(name) for name in SearchOptions.__annotations__.keys() & others.keys()}
@@ -154,8 +156,10 @@ def _lower(edge: Any, base: Any, options: Mapping[str, Any], *, order: bool) -> 
 
 
 def _with_algorithm(memory_pass: Any, algorithm: MemoryPlanningAlgorithm) -> Any:
-    """A copy of a ``MemoryPlanningPass`` with this algorithm and a new state; raises UsageError for an object of another
-    class."""
+    """Returns a copy of a ``MemoryPlanningPass`` with this algorithm and a new state.
+
+    Raises UsageError for an object of another class.
+    """
     if not hasattr(memory_pass, "memory_planning_algo"):
         raise UsageError(f"found {type(memory_pass).__name__} to plan memory, expected executorch's MemoryPlanningPass")
     from executorch.exir.memory_planning import MemoryPlanningAlgorithmSuite
@@ -215,12 +219,15 @@ def offset_table(program: Any, method: str | None = "forward") -> OffsetTable:
 
 
 def _digest(rows: list[OffsetRow]) -> str:
-    """The SHA-256 digest of rows, in hexadecimal digits."""
+    """Returns the SHA-256 digest of rows, in hexadecimal digits."""
     return hashlib.sha256(files.encode(rows)).hexdigest()
 
 
 def _rows(graph_module: Any, prefix: str, first_arena: int) -> list[OffsetRow]:
-    """The rows of a graph. Their names begin with ``prefix``, and ``first_arena`` is the number of the graph's arena 0."""
+    """Returns the rows of a graph in the offset table.
+
+    Their names begin with ``prefix``, and ``first_arena`` is the number of the graph's arena 0 in the table.
+    """
     rows: dict[int, OffsetRow] = {}
     for node in graph_module.graph.nodes:
         specs = node.meta.get("spec")

@@ -1,7 +1,8 @@
 """A pass for ExecuTorch that puts the operators of a graph into an order that needs less memory.
 
-Operators are only moved, and each computes the same result from the same values. An operator that overwrites a value keeps its
-order relative to the operators that read the value. Operators that draw random numbers keep their order among each other.
+The order is the plan of a problem of *operator order*, which asks for the order with the smallest peak of live bytes. Operators
+are only moved, and each computes the same result from the same values. An operator that overwrites a value keeps its order
+relative to the operators that read the value. Operators that draw random numbers keep their order among each other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from stowplan.models.operator_order.problem import of_graph
 #: Executorch aligns tensors to multiples of this many bytes.
 ALIGNMENT = 16
 
-#: Prefixes of the names of placeholders that are weights, buffers and constants.
+#: Prefixes of the names that ``torch.export`` gives to placeholders of weights, buffers and constants.
 _WEIGHTS = ("p_", "b_", "c_", "obj_", "_lifted_tensor_constant")
 
 
@@ -36,7 +37,7 @@ class ReorderPass:
     Attributes
     ----------
     reports
-        A report for each graph so far.
+        A report for each graph that was ordered so far.
 
     Raises
     ------
@@ -77,6 +78,8 @@ class ReorderPass:
 
 class GraphReader:
     """Reads a graph of executorch's edge dialect as a problem of operator order, and applies an order to it.
+
+    The edge dialect is the form of an exported program that executorch lowers to its own operators.
 
     Parameters
     ----------
@@ -131,23 +134,25 @@ def _is_getitem(node: Any) -> bool:
 
 
 def _producer(node: Any) -> Any:
-    """The node that computes the value of ``node``: ``node`` itself, or the producer of the tuple from which it picks an
-    element."""
+    """Returns the node that computes the value of ``node``.
+
+    It is ``node`` itself, or the producer of the tuple from which ``node`` picks an element.
+    """
     while _is_getitem(node):
         node = node.args[0]
     return node
 
 
 def _is_view_copy(node: Any) -> bool:
-    """Whether a node copies a value with another shape."""
+    """Whether a node copies a value into a tensor of another shape (``view_copy``)."""
     return node.op == "call_function" and "aten.view_copy.default" in str(node.target)
 
 
 def _viewed(node: Any) -> Any:
-    """The node of whose value executorch makes a view when it lowers the graph, in place of the copy that ``node`` makes.
+    """Returns the node with whose value ``node`` will share its bytes; None if ``node`` will have bytes of its own.
 
-    In a chain of such copies, it is the node before the first of them. It is None if ``node`` does not copy with another shape,
-    or if its value is an output of the graph, so that executorch does copy.
+    When executorch lowers a graph, it replaces a copy into another shape by a view of the copied value. In a chain of copies,
+    all of them become views of the value before the first copy. A copy that is an output of the graph stays a copy.
     """
     if not _is_view_copy(node) or any(user.op == "output" for user in node.users):
         return None

@@ -1,8 +1,11 @@
 """Compares gradients with and without a policy, on this machine's CPU and with random numbers.
 
+A policy of ``jax.checkpoint`` says which values of the forward pass are saved for the backward pass; it must not change the
+results. A *fusion* is a group of operators that XLA compiles to one loop.
+
 By default XLA keeps intermediate values of a fusion in float32 even if the program rounds them, and a policy changes which
-operators are fused. With ``xla_allow_excess_precision=false`` all roundings stay where the program has them. Then the only
-differences come from sums of float32 in another order, and the tolerance allows for these.
+operators are fused. With ``xla_allow_excess_precision=false`` all roundings stay where the program has them. The remaining
+differences are only those between sums of float32 in different orders, and the tolerance allows for them.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ class GradientError(StowplanError):
 
 
 def check_gradients(training: Training, policy: Policy) -> str:
-    """Compares the results of a training step with and without a policy, at full size.
+    """Compares the results of a training step with and without a policy, with arguments of their full shapes.
 
     Returns
     -------
@@ -35,7 +38,8 @@ def check_gradients(training: Training, policy: Policy) -> str:
     Raises
     ------
     GradientError
-        They differ by more than the tolerance, or a number is NaN or infinite in one result and another number in the other.
+        The results differ by more than the tolerance, or a number is NaN or infinite in only one of them. Other errors are not
+        raised; the returned line gives them as the reason why nothing was compared.
     """
     import jax
 
@@ -73,7 +77,10 @@ def check_gradients(training: Training, policy: Policy) -> str:
 
 
 def _results(training: Training, policy: Policy, samples: Any, excess: bool) -> list[Any]:
-    """The floating-point results of a training step with a policy; ``excess`` says whether XLA may leave out roundings."""
+    """Returns the floating-point results of a training step with a policy.
+
+    ``excess`` says whether XLA may leave out roundings (``xla_allow_excess_precision``).
+    """
     import jax
     import numpy as np
 
@@ -83,7 +90,7 @@ def _results(training: Training, policy: Policy, samples: Any, excess: bool) -> 
 
 
 def _sample_arguments(arguments: Any) -> Any:
-    """The arguments with random numbers in place of each shape; arrays are left unchanged.
+    """Returns the arguments with random numbers in place of each shape; arrays are left unchanged.
 
     Floating-point numbers are normal with a standard deviation of 0.1, and integers are 0 or 1.
     """
@@ -107,17 +114,17 @@ def _sample_arguments(arguments: Any) -> Any:
 
 
 def _machine_epsilon(value: Any) -> float:
-    """The difference between 1 and the next larger number of an array's type."""
+    """Returns the difference between 1 and the next larger number of an array's type."""
     import jax.numpy as jnp
 
     return float(jnp.finfo(value.dtype).eps)
 
 
 def _difference(found: list[Any], expected: list[Any]) -> float:
-    """The largest difference between two lists of arrays, relative to the largest finite number of the expected array.
+    """Returns the largest difference between two lists of arrays, relative to the largest finite number of the expected array.
 
-    Two NaNs are equal, as are two infinities of the same sign. The difference is infinite if a value is NaN or infinite in one
-    array and another value in the other.
+    Two NaNs are equal, and so are two infinities of the same sign. If a value is NaN or infinite in one array and differs from
+    the value in the other array, the difference is infinite.
     """
     import numpy as np
 

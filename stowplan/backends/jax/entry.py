@@ -1,9 +1,9 @@
-"""The public functions: fit a training step into a number of bytes, or find the largest size of it that fits.
+"""The public functions: fit a training step into a number of bytes, or find the largest size that fits.
 
 A *size* is a number that the shapes of the step depend on, such as the number of examples in a batch. A policy of
-``jax.checkpoint`` says which values of the forward pass are saved for the backward pass. The *peak* of a step with a policy is
-the largest number of bytes that the compiled program needs at once. A *preview* is a compilation that ends once XLA has
-assigned memory, and reports the peak.
+``jax.checkpoint`` says which values of the forward pass are saved for the backward pass; a *plan* is a policy whose values
+stowplan has chosen. The *peak* of a step with a policy is the largest number of bytes that the compiled program needs at once.
+A *preview* is a compilation that ends once XLA has assigned memory, and reports the peak.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from stowplan.deadline import Deadline
 from stowplan.errors import TimeLimitError
 from stowplan.hardware.targets import Target, load_target, xla_chip
 
-#: Default numbers of previews and of full compilations. They are enough to compile all of jax's own policies and a plan.
+#: Default numbers of previews and of full compilations. They are enough for all of jax's own policies and one plan.
 PREVIEWS, COMPILES = 6, 6
 
 #: Maximum number of sizes whose peaks are known when a search for the largest one ends. Each takes one preview.
@@ -116,8 +116,8 @@ def fit(
         Is called with a line before and after each preview and compilation: the time, the result of the preview or compilation,
         and the best policy so far.
     cancel
-        Ends the search like the time limit once it is set. Ctrl-C does the same once a policy is within the limit; before that,
-        it raises KeyboardInterrupt.
+        Once this event is set, the search ends as at the time limit. Ctrl-C ends it as well if a policy is already within the
+        limit; otherwise KeyboardInterrupt is raised.
 
     Returns
     -------
@@ -136,8 +136,8 @@ def fit(
     GradientError
         Gradients differ by more than the tolerance (with ``check``).
     CompileError
-        The function cannot be traced, or XLA does not compile it, or the compiling process died before a policy was within the
-        limit.
+        The function cannot be traced. It is also raised if XLA refuses the program, or if the compiling process dies, before a
+        policy was within the limit.
     MissingDependencyError
         Jax, libtpu or cloudpickle is not installed.
     TimeLimitError
@@ -169,14 +169,15 @@ def fit_largest(
 ) -> Largest:
     """Finds the largest size, such as that of a batch, with which a training step fits, and a policy for it.
 
-    The policy with the lowest peak is found at the size ``start``. With this policy, the peaks of other sizes are predicted by
-    a line through known peaks and then previewed, until a size fits and the next one does not. The largest size that fits is
-    then passed to :func:`fit`.
+    First the policy with the lowest peak is found at the size ``start``. A line through the peaks of this policy that are known
+    so far predicts which size still fits. That size is previewed, and the prediction is repeated until a size fits and the next
+    one does not. The step of the largest size that fits is then fitted as by :func:`fit`.
 
     Parameters
     ----------
     make
-        A function of the size that returns the training step or the loss, its arguments, and optionally the donated positions.
+        A function that takes a size and returns the training step or the loss, its arguments, and optionally the positions of
+        donated arguments, as for :func:`fit`.
     start, multiple
         The first size to try, and a number of which all sizes are multiples; both are 1 or more. If ``start`` is no multiple,
         it is rounded down, but not below ``multiple``.
@@ -188,8 +189,9 @@ def fit_largest(
     MemoryLimitError
         None of the sizes that were tried fits.
     StowplanError
-        All errors of :func:`fit`, for the same reasons. If the arguments alone are above the limit, the size does not fit, but
-        this is no error. When the time limit is reached after a size has fitted, the largest of these is returned.
+        All errors of :func:`fit`, for the same reasons, except in two cases. A size whose arguments alone are above the limit
+        is no error; it does not fit. If the time limit is reached after a size has fitted, the largest size that has fitted is
+        used.
     """
     whole("a start of {}", start, least=1)
     whole("multiples of {}", multiple, least=1)
@@ -238,7 +240,9 @@ def fit_largest(
 
 
 def _largest(peaks: dict[int, int], limit: int, peak: Callable[[int], int]) -> int | None:
-    """Finds the largest number whose peak is within a limit; a size is a number times the ``multiple`` of :func:`fit_largest`.
+    """Finds the largest number whose peak is within a limit.
+
+    The size of a number is the number times the ``multiple`` of :func:`fit_largest`.
 
     Parameters
     ----------
@@ -252,8 +256,8 @@ def _largest(peaks: dict[int, int], limit: int, peak: Callable[[int], int]) -> i
     Returns
     -------
     int or None
-        The largest number that is known to be within the limit, None if there is none. The search ends when the next number is
-        known not to be within the limit, or when :data:`SIZES` peaks are known.
+        The largest number whose peak is known to be within the limit; None if there is none. The search ends when the peak of
+        the next number is known to be above the limit, or when :data:`SIZES` peaks are known.
     """
     while True:
         fitting = max((count for count, reached in peaks.items() if 0 < reached <= limit), default=0)
@@ -306,7 +310,7 @@ class _Session:
         self.compiler = Previews(self.target, folder, compile_limit, Deadline(time_limit, cancel))
 
     def search(self, training: Training, previews: int) -> PolicySearch:
-        """A search for a policy of a training step with at most this number of previews."""
+        """Returns a search for a policy of a training step that makes at most this number of previews."""
         own, compiles = self._own_names, self._compiles
         return PolicySearch(training, self.compiler, self.limit, previews, compiles, self.say, own_names=own)
 
@@ -327,6 +331,6 @@ class _Session:
 
 
 def _with_note(fitted: Fitted, note: str) -> Fitted:
-    """The result with one more note in its report."""
+    """Returns the result with one more note in its report."""
     report = msgspec.structs.replace(fitted.report, notes=(*fitted.report.notes, note))
     return fitted._replace(report=report)

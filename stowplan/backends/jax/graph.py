@@ -23,8 +23,8 @@ from stowplan.models.rematerialization.structure import build
 #: The time of all nodes together, in units of cost of the rematerialization problem.
 _TOTAL_COST = 1 << 40
 
-#: If the recomputation of a solution exceeds its bound by at most this share of the time of all nodes, the greedy plan is not
-#: computed for comparison, because that takes seconds.
+#: A solution is almost optimal if its recomputation exceeds its bound by at most this share of the time of all nodes. Then the
+#: greedy plan is not computed for comparison, because that takes seconds.
 _SMALL_GAP = 1e-4
 
 #: Time limit in seconds for one integer program. The search for a policy solves up to one for each preview, one after the
@@ -36,7 +36,7 @@ class Node(msgspec.Struct, frozen=True):
     """An equation of the forward pass."""
 
     seconds: float
-    """Time of one run in seconds, by the roofline model."""
+    """Time of one run in seconds, by the roofline model, from floating-point operations and bytes."""
     inputs: tuple[int, ...] = ()
     """Indices of the nodes that it reads, all of them earlier; inputs of the part are not included."""
     name: str = ""
@@ -44,8 +44,12 @@ class Node(msgspec.Struct, frozen=True):
     bytes: int = 0
     """Size of the named value in bytes; 0 without a name."""
     traits: tuple[str, ...] = ()
-    """Jax's own policies that save the value: some of ``names`` (the program itself has named it), ``dots`` (it is the result
-    of a matrix product) and ``dots_no_batch`` (of a matrix product without batch dimensions)."""
+    """Jax's own policies that save the value; they are words of this list:
+
+    - ``names``: the program itself has named the value
+    - ``dots``: the value is the result of a matrix product
+    - ``dots_no_batch``: it is the result of a matrix product without batch dimensions
+    """
     line: str = ""
     """Description of where its value is computed: shape, operator, file and line."""
     flops: int = 0
@@ -68,7 +72,7 @@ class Graph(msgspec.Struct, frozen=True):
         return self.times * sum(size for _, size in self.needed)
 
     def named(self, trait: str) -> list[str]:
-        """Names of the values that one of jax's own policies saves; ``trait`` is one of the values of ``Node.traits``."""
+        """Returns the names of the values that one of jax's own policies saves; ``trait`` is a word of ``Node.traits``."""
         return [node.name for node in self.nodes if trait in node.traits]
 
     @property
@@ -82,7 +86,7 @@ class Graph(msgspec.Struct, frozen=True):
 
 
 class Recomputation(msgspec.Struct, frozen=True):
-    """The effect of saving the values of some names and recomputing all others that the backward pass reads."""
+    """The effect of saving the values with certain names, and recomputing all other values that the backward pass needs."""
 
     seconds: float
     """Time of recomputation in one training step, in seconds."""
@@ -118,9 +122,10 @@ def recomputed(graphs: Sequence[Graph], saved: Collection[str]) -> Recomputation
 def plan(graphs: Sequence[Graph], budget: int, time_limit: float = PLAN_LIMIT) -> Recomputation:
     """Chooses the names to save within a budget, so that recomputation takes little time.
 
-    This is a problem of rematerialization with a single moment between the forward and the backward pass
-    (:mod:`stowplan.models.rematerialization.stages`): the values that are live there are saved. The recomputation takes the
-    least time that is possible if the solver ends before its time limit.
+    This is a problem of *rematerialization*: which values to keep and which to compute again. Memory is limited only at one
+    moment, between the forward and the backward pass, and the values that are live then are saved. The model is an integer
+    program (:mod:`stowplan.models.rematerialization.stages`). If the solver ends before its time limit, no other choice of
+    names recomputes in less time.
 
     Parameters
     ----------
@@ -156,14 +161,16 @@ def plan(graphs: Sequence[Graph], budget: int, time_limit: float = PLAN_LIMIT) -
 
 
 def _problem(graphs: Sequence[Graph], budget: int) -> tuple[Problem, dict[str, list[int]]]:
-    """Builds the rematerialization problem: the forward passes, a border between the passes, and one operator for backward
-    passes.
+    """Builds the rematerialization problem of the parts' forward passes.
+
+    Each node is an operator with two tensors: its value, and a tensor of no bytes that says that the node ran. Then comes an
+    operator ``border``, which forces all nodes to run before it, and one operator for all backward passes.
 
     Returns
     -------
     (Problem, dict)
-        The problem, and from a name to the indices of its tensors. A value without a name is larger than the budget, so that it
-        is never saved.
+        The problem, and a dictionary from each name to the indices of its tensors. A value without a name is made larger than
+        the budget, so that it is never saved.
     """
     total = sum(graph.times * node.seconds for graph in graphs for node in graph.nodes)
     tensors, ops, needed = list[Tensor](), list[Op](), list[int]()
@@ -197,12 +204,12 @@ def _problem(graphs: Sequence[Graph], budget: int) -> tuple[Problem, dict[str, l
 
 
 def plan_greedily(graphs: Sequence[Graph], budget: int) -> Recomputation:
-    """Returns the greedy plan of a budget of bytes: repeatedly save the value that saves the most seconds per byte."""
+    """Returns the greedy plan within a budget of bytes: the values that save the most seconds per byte are saved first."""
     return list(greedy_plans(graphs, budget))[-1]
 
 
 def greedy_plans(graphs: Sequence[Graph], budget: float = math.inf) -> Iterator[Recomputation]:
-    """Yields the plan that saves nothing, and then each step towards the greedy plan of a budget of bytes.
+    """Yields the plan that saves nothing, and then a plan after each name that the greedy heuristic adds within the budget.
 
     Each plan recomputes for less time than the plan before it, and usually saves more bytes.
     """

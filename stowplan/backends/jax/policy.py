@@ -1,6 +1,8 @@
 """Policies of ``jax.checkpoint``, which say which values a part of a program saves for its backward pass.
 
-They are jax's own policies, and lists of names of values. Jax is imported only when :meth:`Policy.rule` is called.
+A policy is either one of jax's own or a list of names of values. A program is divided into *parts*, such as scans and repeated
+layers, and each part gets the policy. Jax is imported only when :meth:`Policy.rule` is called. Nothing else in this module can
+raise an error.
 """
 
 from __future__ import annotations
@@ -9,11 +11,15 @@ from typing import Any, Literal
 
 import msgspec
 
-#: Kinds of policies. ``as_it_is`` adds no policy, and ``everything_again`` saves nothing. ``dots`` saves the results of matrix
-#: products, and ``dots_no_batch`` the results of those without batch dimensions. ``names`` saves the values that the program
-#: has named by ``checkpoint_name``. ``offload_names`` and ``offload_dots`` send the values of ``names`` and ``dots_no_batch``
-#: to the host's memory instead. With ``planned`` stowplan gives a name to each value and chooses among all of them; with
-#: ``planned_own_names`` it chooses among the values that the program has named.
+#: Kinds of policies:
+#:
+#: - ``as_it_is`` adds no policy, and ``everything_again`` saves nothing
+#: - ``dots`` saves the results of all matrix products, and ``dots_no_batch`` only of products without batch dimensions
+#: - ``names`` saves the values that the program has named by ``checkpoint_name``
+#: - ``offload_names`` sends the values that ``names`` saves to the host's memory, and ``offload_dots`` those of
+#:   ``dots_no_batch``
+#: - with ``planned``, stowplan gives a name to each value and chooses among all of them; with ``planned_own_names``, it chooses
+#:   among the values that the program has named
 Kind = Literal[
     "as_it_is",
     "everything_again",
@@ -26,8 +32,9 @@ Kind = Literal[
     "planned_own_names",
 ]
 
-#: Jax's own policies, each with the trait of the values that it saves or offloads (``graph.Node.traits``). The trait of
-#: ``as_it_is`` is empty, because without a policy all values that the backward pass reads are saved.
+#: From a kind that is a policy of jax's own to the values that it saves or offloads, as one of the words in
+#: :attr:`stowplan.backends.jax.graph.Node.traits`. The word of ``as_it_is`` is empty, because without a policy all values that
+#: the backward pass reads are saved.
 STOCK: dict[Kind, str] = {
     "as_it_is": "",
     "dots": "dots",
@@ -79,8 +86,7 @@ class Policy(msgspec.Struct, frozen=True):
         return self.text == other.text and (self.kind == "planned") == (other.kind == "planned")
 
     def rule(self) -> Any:
-        """The policy as an argument for ``jax.checkpoint``. There is none for the kind ``as_it_is``: do not call this for
-        it."""
+        """Returns the policy as an argument for ``jax.checkpoint``. The kind must not be ``as_it_is``, which has none."""
         import jax
 
         if self.kind in _PLAIN:
@@ -100,7 +106,10 @@ class Policy(msgspec.Struct, frozen=True):
         return f"jax.checkpoint_policies.{function}({', '.join(arguments)})"
 
     def _call(self) -> tuple[str, tuple[str, ...], dict[str, Any]]:
-        """The function of ``jax.checkpoint_policies`` that makes the policy, and its positional and keyword arguments."""
+        """Returns how jax makes the policy.
+
+        These are the name of a function in ``jax.checkpoint_policies``, and its positional and keyword arguments.
+        """
         if self.kind == "offload_dots":
             return "offload_dot_with_no_batch_dims", (), _HOST
         if self.kind == "offload_names":
@@ -109,6 +118,9 @@ class Policy(msgspec.Struct, frozen=True):
         return "save_only_these_names", self.names, {}
 
     def maxtext(self, own_names: tuple[str, ...]) -> list[str]:
-        """Lines of MaxText's configuration, one for each name of ``own_names``, the names that the program itself gives."""
+        """Returns lines for the configuration of MaxText, a training framework on jax.
+
+        There is one line for each name of ``own_names``, the names that the program itself gives to values.
+        """
         action = "offload" if self.is_offloaded else "device"
         return ["remat_policy: custom", *(f"{name}: {action if name in self.names else 'remat'}" for name in own_names)]

@@ -35,7 +35,7 @@ class Previews:
     Parameters
     ----------
     target
-        The machine for which programs are compiled.
+        The machine for which programs are compiled; one of the TPUs.
     folder
         Folder in which results are stored and looked up; None for a temporary one.
     compile_limit
@@ -77,20 +77,26 @@ class Previews:
             self._temporary.cleanup()
 
     def stored(self, training: Training, policy: Policy) -> Record | None:
-        """The stored preview of a training step with a policy; None if there is none. Raises InputError for an unusable
+        """Returns the stored preview of a training step with a policy; None if there is none. Raises InputError for an unusable
         folder."""
         result = self._store(training, policy).find(result_key({}, self._versions, self._chip.machine), preview=True)
         return None if result is None else result.record
 
     def make(self, training: Training, policy: Policy) -> Record:
-        """Make a preview; the record has the peak in bytes of slow memory, or the compiler's message if it refused.
+        """Make a preview of a training step with a policy.
+
+        The record has the peak in bytes of slow memory, or the compiler's message if it refused.
 
         Raises
         ------
         CompileError
             The function cannot be rebuilt in the child process, or that process died or used too much memory.
         UsageError
-            The function cannot be sent, libtpu does not know the topology, or the mesh does not fit it.
+            One of these:
+
+            - the function cannot be sent to the child process
+            - libtpu, the compiler for TPUs, does not know the target's arrangement of chips
+            - the mesh of the arguments does not fit this arrangement
         TimeLimitError
             The preview took longer than ``compile_limit``, or than the deadline allows.
         MissingDependencyError
@@ -115,7 +121,7 @@ class Previews:
             return store.keep(scratch, record, preview=True).record
 
     def _store(self, training: Training, policy: Policy) -> WorkloadStore:
-        """The stored results of a training step with a policy."""
+        """Returns the stored results of a training step with a policy."""
         return WorkloadStore(self._folder, training.name, _digest(training, policy))
 
     def _request(self, lower: Lower, compile_request: Compile) -> Any:
@@ -158,8 +164,9 @@ class Previews:
             return self.within(lambda: _cycles(result, self._target)), result.record.hbm_bytes
 
     def within(self, run: Callable[[], T]) -> T:
-        """Call a function within the deadline and return its result; with a deadline, it runs in a thread with the current
-        mesh.
+        """Call a function within the deadline and return its result.
+
+        If the deadline has a time, the function runs in another thread, with the mesh that is current in this one.
 
         Raises
         ------
@@ -180,11 +187,11 @@ class Previews:
 
 
 def _digest(training: Training, policy: Policy) -> str:
-    """A hash of a training step and a policy, under which results are stored."""
+    """Returns a hash of a training step and a policy, under which results are stored."""
     return files.digest({"program": training.identity, "policy": policy})
 
 
 def _cycles(result: Compiled, target: Target) -> int:
-    """Cycles of a compilation: XLA's estimates, except for copies, and the simulated waits for asynchronous copies."""
+    """Returns the cycles of a compiled step, from XLA's estimates (:class:`~stowplan.backends.xla.score.Score`)."""
     scorer = Scorer(scored_program(read_module(result.program_path)), target)
     return scorer.score(scorer.read(result)).total

@@ -1,9 +1,15 @@
 """A traced loss: finds the parts of it that get a policy, gives names to their values, and rebuilds the loss with the policy.
 
-An interpreter runs the traced program equation by equation; inner ``jit`` and ``jax.checkpoint`` are inlined. The *parts* are
-the scans if they have most of the work; otherwise the repeated blocks of equations, such as the layers of an unrolled model;
-otherwise the whole program. Each part is wrapped in ``jax.checkpoint`` with the policy, and each floating-point value in it
-gets a name by ``checkpoint_name``, unless it has one. Equal programs get equal names.
+A policy of ``jax.checkpoint`` says which values of the forward pass are saved for the backward pass. An interpreter runs the
+traced program equation by equation; inner ``jit`` and ``jax.checkpoint`` are inlined. The program is divided into *parts*:
+
+- the scans, if they have at least half of the floating-point operations
+- otherwise the repeated blocks of equations, such as the layers of an unrolled model, if these have at least half
+- otherwise the whole program as one part
+
+Each part is wrapped in ``jax.checkpoint`` with the policy, and each floating-point value in it gets a name by
+``checkpoint_name``, unless it has one. Equal programs get equal names. The functions raise only the errors that jax raises
+while it traces the program.
 """
 
 from __future__ import annotations
@@ -37,7 +43,7 @@ _PRODUCTS = ("dot_general", "conv_general_dilated")
 _MIN_SHARE_OF_WORK = 0.5
 
 Values = list[Any]
-#: A function of an equation and its values that returns the values to use instead.
+#: A function that takes an equation and its results, and returns the results to use instead, for example with names.
 Renaming = Callable[[Any, Values], Values]
 
 
@@ -58,7 +64,8 @@ class Part:
     shapes
         Shapes of the inputs of one run; for a scan, those of one iteration.
     body
-        A function that evaluates one run: of the values of ``reads`` and a :data:`Renaming`, or None if values get no names.
+        A function that evaluates one run and returns the values of ``writes``. It takes the values of ``reads`` and a
+        :data:`Renaming`, which is None if values get no names. For a scan, one run is one iteration.
     scan
         Parameters of the scan's equation; None for a block.
     """
@@ -74,7 +81,7 @@ class Part:
     scan: dict[str, Any] | None = None
 
     def once(self, policy: Policy) -> Callable[..., Values]:
-        """A function that evaluates one run of the part with a policy."""
+        """Returns a function that evaluates one run of the part with a policy."""
 
         def named(*inputs: Any) -> Values:
             return self.body(inputs, _renaming(self.name) if policy.kind == "planned" else None)
@@ -85,8 +92,10 @@ class Part:
         return checkpointed
 
     def run(self, values: Values, policy: Policy) -> Values:
-        """Evaluates the part with a policy, all iterations if it is a scan; takes the values of ``reads``, returns
-        ``writes``."""
+        """Evaluates the part with a policy; a scan is evaluated with all its iterations.
+
+        It takes the values of the variables ``reads``, and returns the values of ``writes``.
+        """
         checkpointed = self.once(policy)
         if self.scan is None:
             return list(checkpointed(*values))
@@ -102,7 +111,10 @@ class Part:
         return [*last, *stacked]
 
     def graph(self, roofline: Roofline) -> Graph:
-        """Returns the graph of the part's forward pass, with the values that its backward pass reads."""
+        """Returns the graph of the part's forward pass, with the values that its backward pass reads.
+
+        The times of its nodes are predicted by a roofline model, from floating-point operations and bytes.
+        """
         floats = [number for number, shape in enumerate(self.shapes) if _is_float(shape)]
 
         def forward(*inputs: Any) -> Any:
@@ -132,7 +144,7 @@ class Part:
         return Graph(self.times, tuple(nodes), tuple((node_of[var], _bytes(var.aval)) for var in read))
 
     def _named(self, equation: Any, source: Any, sources: tuple[int, ...], producer: Any) -> Node:
-        """The node of an equation that names a value.
+        """Returns the node of an equation that names a value.
 
         Parameters
         ----------
@@ -197,13 +209,12 @@ class Loss:
         return [self._block(start, start + length, times) for start in starts] if length else []
 
     def graphs(self, roofline: Roofline) -> list[Graph]:
-        """Returns the graphs of the parts' forward passes, one for all repetitions of a block, with times of a roofline
-        model."""
+        """Returns the graphs of the parts' forward passes; a block that is repeated has one graph for all repetitions."""
         different = {part.name: part for part in reversed(self.parts)}
         return [part.graph(roofline) for part in reversed(different.values())]
 
     def _block(self, start: int, stop: int, times: int) -> Part:
-        """A part of the equations ``[start, stop)``, which are repeated ``times`` times."""
+        """Returns the part that consists of the equations ``[start, stop)``, a block that is repeated ``times`` times."""
         jaxpr = self._traced.jaxpr
         equations = jaxpr.eqns[start:stop]
         computed = {var for equation in equations for var in equation.outvars}
@@ -222,7 +233,7 @@ class Loss:
 
 
 def _scan(name: str, number: int, equation: Any) -> Part:
-    """The part that consists of a scan; ``number`` is the index of its equation."""
+    """Returns the part that consists of a scan; ``number`` is the index of its equation."""
     inner = equation.params["jaxpr"]
 
     def body(inputs: Sequence[Any], renaming: Renaming | None) -> Values:
@@ -236,13 +247,18 @@ def _scan(name: str, number: int, equation: Any) -> Part:
 
 
 def repeated(signatures: Sequence[str]) -> tuple[int, int, int]:
-    """Finds the run of equal blocks, one directly after the other, that covers the most items.
+    """Finds the most items that consist of equal blocks, one directly after the other.
+
+    Parameters
+    ----------
+    signatures
+        [items] A text for each item; items with equal texts count as equal.
 
     Returns
     -------
     (int, int, int)
-        Index of its first item, number of items of a block, and number of blocks. If there are no two equal neighbouring
-        blocks, the result is one block of all items.
+        Index of the first item of the first block, number of items of a block, and number of blocks. If there are no two equal
+        neighbouring blocks, the result is one block of all items.
     """
     numbers = np.unique(np.array(signatures, dtype=object), return_inverse=True)[1] if signatures else np.zeros(0, int)
     best, covered = (0, len(numbers), 1), 0
@@ -257,7 +273,7 @@ def repeated(signatures: Sequence[str]) -> tuple[int, int, int]:
 
 
 def text_of(traced: Any) -> str:
-    """Returns a traced program as text without memory addresses, which is part of the keys of stored results."""
+    """Returns a traced program as text without memory addresses; the text is part of the keys of stored results."""
     return re.sub(r"0x[0-9a-f]+", "0x", str(traced))
 
 
@@ -267,7 +283,7 @@ def has_checkpoints(traced: Any) -> bool:
 
 
 def _inlined(traced: Any) -> Any:
-    """The traced program with inner ``jit`` and ``jax.checkpoint`` inlined."""
+    """Returns the traced program with inner ``jit`` and ``jax.checkpoint`` inlined."""
 
     def inlined(*inputs: Any) -> Values:
         values = _initial_values(traced, inputs)
@@ -280,17 +296,17 @@ def _inlined(traced: Any) -> Any:
 
 
 def _initial_values(traced: Any, inputs: Iterable[Any]) -> dict[Any, Any]:
-    """From the variables of a program to their values before its first equation."""
+    """Returns a dictionary from the variables of a program to their values before its first equation."""
     return dict(zip((*traced.jaxpr.constvars, *traced.jaxpr.invars), (*traced.consts, *inputs), strict=True))
 
 
 def _values_of(variables: Iterable[Any], values: dict[Any, Any]) -> Values:
-    """The values of variables and literals."""
+    """Returns the values of variables and literals."""
     return [var.val if isinstance(var, core.Literal) else values[var] for var in variables]
 
 
 def _variables(variables: Iterable[Any]) -> Iterator[Any]:
-    """The operands or results that are variables, without those that are literals."""
+    """Returns the operands or results that are variables, without those that are literals."""
     return (var for var in variables if not isinstance(var, core.Literal))
 
 
@@ -315,7 +331,7 @@ def _evaluate(equations: Sequence[Any], values: dict[Any, Any], renaming: Renami
 
 
 def _inner(equation: Any) -> Any:
-    """The closed program that replaces an equation; None if the equation is evaluated unchanged.
+    """Returns the closed program that replaces an equation; None if the equation is evaluated unchanged.
 
     A ``jit`` with shardings of its own is not replaced, because they would be lost.
     """
@@ -328,7 +344,7 @@ def _inner(equation: Any) -> Any:
 
 
 def _renaming(prefix: str) -> Renaming:
-    """A function that names floating-point values by the order of their equations."""
+    """Returns a function that names floating-point values by the order of their equations: ``prefix.0``, ``prefix.1``."""
     counter = itertools.count()
 
     def named(equation: Any, results: Values) -> Values:
@@ -346,17 +362,20 @@ def _is_float(value: Any) -> bool:
 
 
 def _bytes(aval: Any) -> int:
-    """Bytes of an array of this abstract value."""
+    """Returns the bytes of an array of this abstract value."""
     return int(math.prod(aval.shape) * getattr(aval.dtype, "itemsize", 0))
 
 
 def _signature(equation: Any) -> str:
-    """Text that is equal for equations with the same operator and the same types of operands and results."""
+    """Returns text that is equal for equations with the same operator and the same types of operands and results."""
     return f"{equation.primitive.name} {[str(var.aval) for var in (*equation.invars, *equation.outvars)]}"
 
 
 def _flops(equation: Any) -> int:
-    """Floating-point operations of the matrix products in an equation; in a scan, they are multiplied by its length."""
+    """Returns the number of floating-point operations of the matrix products in an equation.
+
+    The operations inside of a scan are multiplied by the number of its iterations.
+    """
     if equation.primitive.name in _PRODUCTS:
         sizes, output = [math.prod(var.aval.shape) for var in equation.invars], math.prod(equation.outvars[0].aval.shape)
         if equation.primitive.name == "dot_general":
@@ -371,7 +390,9 @@ def _flops(equation: Any) -> int:
 
 
 def _seconds(equation: Any, roofline: Roofline) -> float:
-    """Seconds of an equation by a roofline model: the time of its matrix products or of its bytes, whichever is longer.
+    """Returns the seconds of an equation by a roofline model.
+
+    These are the time of its matrix products or the time of moving its bytes, whichever is longer.
 
     Matrix products read and write their operands and results; other equations are assumed to be fused and only write results.
     """

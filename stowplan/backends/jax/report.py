@@ -2,7 +2,8 @@
 
 A policy of ``jax.checkpoint`` says which values of the forward pass are saved for the backward pass. The *peak* is the largest
 number of bytes that the compiled program needs at once. A *preview* is a compilation that ends once XLA has assigned memory,
-and reports the peak.
+and reports the peak. *Offloaded* values are sent to the host's memory instead of being saved on the device. The *roofline
+model* predicts the time of an operator from its floating-point operations and its bytes.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     """The peak in bytes that the compiler reports, including arguments and results; 0 if there is none, because there was no
     preview or the compiler refused."""
     cycles: int = 0
-    """XLA's estimate of the cycles of one step, from a full compilation; 0 if there was none. Cycles of copies are computed
-    from bytes instead, and the time of transfers to the host is added."""
+    """Estimated cycles of one training step, from a full compilation; 0 if there was none. The cycles of copies are computed
+    from their bytes, all other cycles are XLA's estimates, and the time of transfers to the host is added."""
     recomputed_flops: int = 0
     """Floating-point operations of recomputed matrix products."""
     host_bytes: int = 0
@@ -63,7 +64,11 @@ class Candidate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A report about the search for a policy; raises InputError if ``best`` is no index of a candidate."""
+    """A report about the search for a policy.
+
+    The *folder* is the one in which results of earlier previews and compilations are stored. The constructor raises InputError
+    if ``best`` is no index of a candidate.
+    """
 
     name: str
     """Name of the function."""
@@ -80,8 +85,8 @@ class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True)
     own_names: tuple[str, ...] = ()
     """Names that the program itself gives to values."""
     frontier: tuple[tuple[int, float, int], ...] = ()
-    """Quick plans that save more and more values. Each is its predicted peak in bytes, the seconds of recomputation in one
-    step, and the floating-point operations of recomputation."""
+    """Plans of a greedy heuristic, each of which saves more values than the one before. The numbers of a plan are its
+    predicted peak in bytes, and the seconds and the floating-point operations of recomputation in one training step."""
     previews: int = 0
     """How many previews were made rather than found in the folder."""
     compiles: int = 0
@@ -126,7 +131,7 @@ class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True)
         return "\n".join(lines)
 
     def summary(self) -> str:
-        """A summary of a few lines, and a line for each candidate."""
+        """Returns text for people: a few lines about the search, a line for each candidate, and the notes."""
         work = f"{self.previews} previews, {self.compiles} compiles, {self.processor_seconds:.1f} processor seconds"
         lines = [
             f"{self.name} on {self.target}: {mib(self.chosen.hbm_bytes)} of {mib(self.limit)} by {self.chosen.policy.kind}",
@@ -154,5 +159,5 @@ class FitReport(Document, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 def mib(size: int) -> str:
-    """A number of bytes as text in MiB."""
+    """Returns a number of bytes as text in MiB."""
     return f"{size / _MIB:,.0f} MiB"

@@ -1,11 +1,14 @@
 """The search for a policy of ``jax.checkpoint`` within a memory limit.
 
 A policy says which values of the forward pass are saved for the backward pass. A *plan* is a list of values to save, which
-stowplan chooses within a budget of bytes. The *peak* is the largest number of bytes that the compiled program needs at once,
-and a *preview* is a compilation that ends once XLA has assigned memory, and reports the peak. The policy that recomputes
-everything is previewed first, because the peaks of other policies are predicted from its peak. Then plans are previewed, and
-the difference between the predicted and the previewed peak corrects the budget of the next plan. Jax's own policies are
-previewed as well. The best policies within the limit are compiled in full, and the one with the fewest cycles wins.
+stowplan chooses within a budget of bytes. The *peak* is the largest number of bytes that the compiled program needs at once. A
+*preview* is a compilation that ends once XLA has assigned memory, and reports the peak. The policy that recomputes everything
+is previewed first, because the peaks of other policies are predicted from its peak. Then plans are previewed, and the
+difference between the predicted and the previewed peak corrects the budget of the next plan. Jax's own policies are previewed
+as well. The best policies within the limit are compiled in full, and the one with the fewest cycles wins.
+
+A policy may also *offload* values: they are sent to the host's memory instead of being saved on the device. Times of
+recomputation are predicted by the *roofline model* of the target, from floating-point operations and bytes.
 """
 
 from __future__ import annotations
@@ -27,18 +30,19 @@ from stowplan.errors import TimeLimitError
 from stowplan.hardware.targets import xla_chip
 from stowplan.process_memory import available
 
-#: Maximum number of previews that plans leave for jax's own policies.
+#: At most this many of the previews are set aside for jax's own policies while plans are previewed.
 _PREVIEWS_FOR_STOCK = 3
-#: If a plan leaves less than the first share of the limit unused, no further plan is previewed. The last plan before the
-#: deadline, which no preview can correct, leaves the second share unused.
+#: If a plan leaves less than the first share of the limit unused, no further plan is previewed. If there is time for only one
+#: more preview before the deadline, its plan leaves the second share unused, because it cannot be corrected.
 _SLACK, _PLAN_MARGIN = 0.02, 0.05
-#: One of jax's own policies is previewed if its predicted peak is at most the first factor times the limit, because predictions
-#: are some percent off. Policies up to the second factor are previewed last, if previews are left.
+#: One of jax's own policies is previewed if its predicted peak is at most the first factor times the limit. The factor is above
+#: 1 because predictions are some percent off. Policies up to the second factor are previewed last, if previews are left.
 _NEAR_LIMIT, _FAR_FROM_LIMIT = 1.1, 1.5
-#: Without its saved bytes, the peak of a plan is expected to be lower than the peak of recomputing everything, by the first
-#: share: the few bytes that a plan saves first make it unnecessary to recompute the large intermediate values of a softmax. The
-#: second share of the bytes that are sent to the host is assumed to be on the device at the peak. Both were measured on the
-#: programs that ``benchmarks.jax_fit`` tunes its constants on (its *seen* programs).
+#: The first number predicts the peak of a plan before any plan was previewed. The peak less the saved bytes is expected to be
+#: lower than the peak of recomputing everything, by this share of the latter. The reason is that the few bytes that a plan
+#: saves first make it unnecessary to recompute the large intermediate values of a softmax. The second number is the share of
+#: the offloaded bytes that is assumed to be on the device at the peak. Both were measured on the programs that
+#: ``benchmarks.jax_fit`` tunes its constants on (its *seen* programs).
 _SAVING_OF_A_PLAN, _SENT_AT_PEAK = 0.15, 0.2
 #: If recomputing everything is above the limit, plans with these shares of its peak as their budgets are tried. Saving a few
 #: bytes, such as the sums by which a softmax divides, often lowers the peak.
@@ -47,8 +51,8 @@ SMALL_SHARES = (0.02, 0.05, 0.1, 0.15)
 #: always worth its time. A longer one is worth it only if it may save more time than that in a training run of the second
 #: number of seconds.
 _CHEAP_SECONDS, _TRAINING_SECONDS = 10.0, 3600.0
-#: XLA's cycles may favour a policy by this share of a training step although the roofline model does not; 8 % were measured
-#: (docs/results/xla.md).
+#: A policy that the roofline model predicts to be slower may still be faster by XLA's cycles. This is the share of a training
+#: step by which it may be; 8 % were measured (docs/results/xla.md).
 _TIME_UNCERTAINTY = 0.1
 #: A training step takes this many times as long as its forward pass, because a backward pass takes twice as long.
 _STEP_FACTOR = 3
@@ -62,7 +66,7 @@ class PolicySearch:
     training
         The training step.
     compiler
-        Makes previews and compilations; the search ends with its deadline.
+        Makes previews and compilations. The search ends at its deadline.
     limit
         Memory limit in bytes.
     previews, compiles
@@ -104,10 +108,11 @@ class PolicySearch:
         """The peak of the last plan without the bytes that it saves; the budget of the next plan is the limit minus this."""
 
     def run(self, first: Policy | None = None) -> None:
-        """Preview recomputing everything, then plans and jax's own policies; then compile policies within the limit in full.
+        """Search for the best policy.
 
-        The search ends early at the time limit or at Ctrl-C. If no policy is within the memory limit at the end, this raises no
-        error, but :meth:`report` does.
+        The policy that recomputes everything is previewed, then plans and jax's own policies. After that, policies within the
+        limit are compiled in full. The search ends early at the time limit or at Ctrl-C. If no policy is within the memory
+        limit at the end, this method raises no error, but :meth:`report` does.
 
         Parameters
         ----------
@@ -140,7 +145,10 @@ class PolicySearch:
                 raise
 
     def _preview_all(self, first: Policy | None) -> None:
-        """Preview ``first``, then recomputing everything, plans, and jax's own policies, until no previews or time are left."""
+        """Preview policies until no previews or no time are left.
+
+        The order is: ``first`` if there is one, the policy that recomputes everything, plans, and jax's own policies.
+        """
         if first is not None:
             # The search for the largest size may have stored a preview of this policy, which then takes no time.
             self._preview(self._candidate(first, recomputed(self._graphs, first.names)))
@@ -169,9 +177,10 @@ class PolicySearch:
     def _pays(self, candidate: Candidate, seconds: float, work: float) -> bool:
         """Whether a preview or compilation of a candidate is worth its time.
 
-        It has to end before the deadline, and must be cheap or be able to gain more than it costs. Its gain is the time that
-        the candidate saves compared with the best policy within the limit, by the roofline model. A candidate whose predicted
-        peak is far above the limit gains nothing. As long as no policy is within the limit, every preview is worth its time.
+        It has to end before the deadline, and must be cheap or be able to gain more than it costs. Its gain is the difference
+        in time per training step between the best policy within the limit and the candidate, by the roofline model. A candidate
+        whose predicted peak is far above the limit gains nothing. As long as no policy is within the limit, every preview is
+        worth its time.
 
         Parameters
         ----------
@@ -216,7 +225,9 @@ class PolicySearch:
         Raises
         ------
         CompileError
-            XLA refused the program, or did not report a peak. Errors of the preview itself are raised as well.
+            XLA refused the program, or did not report a peak.
+        CompileError, TimeLimitError, UsageError, MissingDependencyError, InputError
+            See :meth:`Previews.make <stowplan.backends.jax.previews.Previews.make>`.
         """
         first = self._preview(self._candidate(Policy("everything_again")), is_needed=True)
         if first.error:
@@ -242,11 +253,14 @@ class PolicySearch:
         return min((previewed for previewed in self.candidates if previewed.hbm_bytes), key=lambda each: each.hbm_bytes).policy
 
     def peak(self, policy: Policy) -> int:
-        """Returns the peak of a policy in bytes, by its preview; 0 if the compiler refuses."""
+        """Returns the peak of a policy in bytes, by its preview; 0 if the compiler refuses or no preview was made.
+
+        It raises the errors of :meth:`Previews.make <stowplan.backends.jax.previews.Previews.make>`.
+        """
         return self._preview(self._candidate(policy, recomputed(self._graphs, policy.names))).hbm_bytes
 
     def _plans(self, reserve: int) -> None:
-        """Preview plans; the budget of each follows from the peak of the one before.
+        """Preview plans; the budget of each plan follows from the peak of the plan before.
 
         Parameters
         ----------
@@ -277,7 +291,10 @@ class PolicySearch:
                 budget = (low + high) / 2 if high < math.inf else budget
 
     def _search_below(self, near: Sequence[Candidate]) -> None:
-        """Search below the peak of recomputing everything: saving a few bytes may lower the peak."""
+        """Search for a policy whose peak is lower than that of recomputing everything: saving a few bytes may lower the peak.
+
+        ``near`` are jax's own policies with a predicted peak near the limit.
+        """
         for candidate in near:
             if candidate.policy.is_offloaded or self._training.has_own_checkpoints:
                 self._preview(candidate)
@@ -294,15 +311,17 @@ class PolicySearch:
         return self._preview(self._candidate(Policy(self._kind, planned.saved), planned), is_needed=True)
 
     def _plan_within(self, budget: int) -> Recomputation:
-        """A plan that saves at most this many bytes. Raises TimeLimitError if the deadline passes first."""
+        """Returns a plan that saves at most this many bytes. Raises TimeLimitError if the deadline passes first."""
         # Planning may take half of the time that is left if the time of one preview is set aside.
         spare = max(0.0, self._deadline.remaining - self._preview_seconds)
         seconds = min(PLAN_LIMIT, spare / 2)
         return self._compiler.within(lambda: plan(self._planned_graphs, budget, seconds))
 
     def _stock_candidate(self, kind: Kind, trait: str) -> Candidate | None:
-        """The candidate for a policy of jax's, which saves values with a trait; None if the backward pass reads no such
-        value."""
+        """Returns the candidate for one of jax's own policies; None if the backward pass reads no value that it saves.
+
+        ``trait`` is the word for these values in :data:`~stowplan.backends.jax.policy.STOCK`.
+        """
         if kind == "as_it_is":
             # How much the user's own checkpoints save is not known before a preview.
             size = 0 if self._training.has_own_checkpoints else sum(graph.needed_bytes for graph in self._graphs)
@@ -314,7 +333,7 @@ class PolicySearch:
         return self._candidate(Policy(kind, names if trait == "names" else ()), recomputation)
 
     def _candidate(self, policy: Policy, recomputation: Recomputation | None = None) -> Candidate:
-        """A policy with its predicted figures; without a ``recomputation``, the policy saves nothing."""
+        """Returns a policy with its predicted figures; without a ``recomputation``, the policy saves nothing."""
         recomputation = recomputation or recomputed(self._graphs, ())
         saved, sent = (0, recomputation.bytes) if policy.is_offloaded else (recomputation.bytes, 0)
         return Candidate(
@@ -328,10 +347,15 @@ class PolicySearch:
         )
 
     def _expected_peak(self, policy: Policy, saved: int, sent: int) -> int:
-        """The predicted peak in bytes of a policy that saves and sends to the host this many bytes.
+        """Predicts the peak in bytes of a policy.
 
-        For a plan, it follows from the previewed plan that saves the most similar number of bytes; for other policies, from the
-        peak of recomputing everything.
+        The prediction for a plan is based on the previewed plan that saves the most similar number of bytes. For other
+        policies, it is based on the peak of recomputing everything.
+
+        Parameters
+        ----------
+        saved, sent
+            Bytes that the policy saves on the device and bytes that it offloads.
         """
         if not policy.is_planned:
             return round(self._peak_of_recomputing_all + saved + _SENT_AT_PEAK * sent)
@@ -376,12 +400,15 @@ class PolicySearch:
         return previewed
 
     def _policies_within_limit(self) -> list[Candidate]:
-        """The previewed candidates within the limit, by the time that they are predicted to add, the least first."""
+        """Returns the previewed candidates within the limit, sorted by the time that they are predicted to add to a step."""
         within = (candidate for candidate in self.candidates if 0 < candidate.hbm_bytes <= self._limit and not candidate.error)
         return sorted(within, key=_time_and_bytes)
 
     def _best(self) -> Candidate | None:
-        """The best candidate within the limit: by cycles if at least two were compiled in full, otherwise by predicted time."""
+        """Returns the best candidate within the limit; None if there is none.
+
+        It is the best by cycles if at least two were compiled in full, otherwise by predicted time.
+        """
         within = self._policies_within_limit()
         compiled = [candidate for candidate in within if candidate.cycles]
         return min(compiled, key=lambda candidate: candidate.cycles) if len(compiled) > 1 else next(iter(within), None)
@@ -494,5 +521,8 @@ class PolicySearch:
 
 
 def _time_and_bytes(candidate: Candidate) -> tuple[float, int]:
-    """Key by which candidates are ranked: the seconds that they are predicted to add to a step, then saved bytes."""
+    """Returns a key that ranks candidates.
+
+    It has the seconds that the candidate is predicted to add to a training step, and then its saved bytes.
+    """
     return candidate.recomputed_seconds + candidate.host_seconds, candidate.saved_bytes

@@ -1,8 +1,8 @@
 """A traced training step and its form with a policy, which says which values are saved for the backward pass.
 
 The step is either made of a loss, by computing its gradient, or it is the user's own function, in which the loss is marked by
-:class:`~stowplan.backends.jax.losses.marked`. A loss is divided into *parts* that get the policy: its scans, its repeated
-blocks, or all of it (:mod:`stowplan.backends.jax.program`).
+:class:`~stowplan.backends.jax.losses.marked`. A policy is one of ``jax.checkpoint``. A loss is divided into *parts* that get
+the policy: its scans, its repeated blocks, or all of it (:mod:`stowplan.backends.jax.program`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ class Training:
     loss_or_step, arguments, argnums, donated
         See :func:`stowplan.backends.jax.fit`.
     target
-        The machine for which it is compiled; its roofline model gives the times of nodes.
+        The machine for which the step is compiled. Its roofline model predicts the time of each operator from the operator's
+        floating-point operations and bytes.
     limit
         Memory limit in bytes; the arguments alone must not exceed it.
 
     Attributes
     ----------
     graphs
-        The graph of the forward pass of each part of the losses, one for all repetitions of a block.
+        The graph of the forward pass of each part of the losses (:class:`stowplan.backends.jax.graph.Graph`). A block that is
+        repeated has one graph for all repetitions.
     identity
         Text that is equal for equal training steps, for the keys of stored results.
     has_own_checkpoints
@@ -45,8 +47,11 @@ class Training:
     Raises
     ------
     UsageError
-        The function has no backward pass, the arguments alone are above the limit, or shardings of the arguments cannot be sent
-        to another process or use several meshes.
+        One of these:
+
+        - the function has no backward pass
+        - the arguments alone are above the limit
+        - a sharding of an argument cannot be sent to another process, or the shardings use several device meshes
     CompileError
         The function cannot be traced.
     """
@@ -90,7 +95,7 @@ class Training:
 
     @property
     def own_names(self) -> tuple[str, ...]:
-        """Names that the program itself gives to values, each once."""
+        """Names that the program itself gives to values by ``checkpoint_name``, each once."""
         return tuple(dict.fromkeys(name for graph in self.graphs for name in graph.named("names")))
 
     def _check_loss(self, result: Any) -> None:
@@ -107,7 +112,10 @@ class Training:
             )
 
     def with_policy(self, policy: Policy) -> Callable[..., Any]:
-        """The function that is compiled, not jitted: the step, or a function that returns the loss and its gradient."""
+        """Returns the function that is compiled, without ``jax.jit``.
+
+        It is the user's step, or a function that returns the loss and its gradient.
+        """
         planned, argnums = with_policy(self.function, policy), self._argnums
         if argnums is None:
             return planned
@@ -120,7 +128,7 @@ class Training:
         return differentiated
 
     def workload(self, policy: Policy) -> Workload:
-        """The function of :meth:`with_policy` in a form that can be sent to a compiling process.
+        """Returns the function of :meth:`with_policy` in a form that can be sent to a compiling process.
 
         Raises the errors of :func:`~stowplan.backends.xla.workload.of_function`.
         """
@@ -128,7 +136,7 @@ class Training:
 
 
 def _argument_bytes(arguments: Sequence[Any]) -> int:
-    """Bytes of the arguments on one device, without padding that layouts add."""
+    """Returns the bytes of the arguments on one device, without padding that layouts add."""
     import jax
 
     total = 0

@@ -1,10 +1,11 @@
 """Speeds of a machine from runs of ``llama-bench``: a few parameters that are fitted to measured rates, and their error.
 
-Each measurement is a placement with its rate of generation at a *depth*, the number of earlier tokens, or its rate of computing
-a prompt. By the model, the time for a token is a sum of terms. Each term is an *amount*, a known number of bytes, operations,
-transfers or layers, divided by an unknown rate. The inverse rates are fitted by non-negative least squares of relative errors
-(Lawson and Hanson 1974). The next measurement is the one whose predicted time varies most over the fits that leave one
-measurement out (a query by committee, Seung et al. 1992).
+A *placement* says which layers of a language model are on which device, as options of llama.cpp. For each measurement,
+``llama-bench`` either generates tokens with a placement after a number of earlier tokens, the *depth*, or computes a prompt.
+The result is a rate in tokens per second. By the model, the time for a token is a sum of terms. Each term is an *amount*, a
+known number of bytes, operations, transfers or layers, divided by an unknown rate. The inverse rates are fitted by non-negative
+least squares of relative errors (Lawson and Hanson 1974). The next measurement is the one whose predicted time varies most over
+the fits that leave one measurement out (a query by committee, Seung et al. 1992).
 """
 
 from __future__ import annotations
@@ -24,9 +25,13 @@ from stowplan.backends.llama.machine import MIB, Machine, MachineDevice
 from stowplan.backends.llama.model import LanguageModel, is_of_experts, read_bytes, spilled_parts
 from stowplan.errors import InputError, StowplanError, UsageError
 
-#: Terms of each device, the most important first. Their parameters are the seconds for a byte of weights, for a byte of cache,
-#: for an operation of a prompt, for a transfer between the device and the host, and for a layer. A term that the measurements
-#: cannot distinguish from the terms before it is not fitted.
+#: Terms of each device, the most important first. A term that the measurements cannot distinguish from the terms before it is
+#: not fitted. The parameter of a term is a number of seconds:
+#:
+#: - ``weight``, ``cache``: for reading a byte of the weights, or of the key-value cache, while tokens are generated
+#: - ``prompt``: for a floating-point operation while a prompt is computed
+#: - ``hop``: for a transfer between the device and the host
+#: - ``layer``: for a layer
 TERMS = ("weight", "cache", "prompt", "hop", "layer")
 
 #: Measurements distinguish terms if the smallest singular value of the matrix of amounts, whose columns are normalized, is more
@@ -39,7 +44,7 @@ DEPTHS = (0.0, 0.9)
 #: Number of tokens that a measurement of generation generates, and of tokens in a measured prompt.
 GENERATED, PROMPT = 32, 512
 
-#: If predicted times vary by no more than this share, further measurements are not worth their time.
+#: If the times that the fits predict for a measurement vary by no more than this share, it is not worth its time.
 ENOUGH = 0.05
 
 #: Rate, in bytes or operations per second, of a term whose fitted time is zero or too short to be measured.
@@ -127,7 +132,7 @@ def terms_of(model: LanguageModel, placed: Placement, measurement: Measurement) 
 
 
 def fit(model: LanguageModel, machine: Machine, measurements: Sequence[Measurement]) -> Fit:
-    """Fits the speeds of the devices that the measurements use.
+    """Fits the speeds of the devices that the measurements use; the rates of the measurements must not be 0.
 
     Raises
     ------
@@ -154,7 +159,11 @@ def _fit_rows(rows: Sequence[Mapping[tuple[str, str], float]], measured: Any) ->
 
 
 def _distinguished(rows: Sequence[Mapping[tuple[str, str], float]], measured: Any) -> tuple[list[tuple[str, str]], Any]:
-    """The terms that the measurements distinguish, the most important first, and their amounts [measurements, terms]."""
+    """Returns the terms that the measurements distinguish, the most important first, and their amounts.
+
+    Each row has the amounts of one measurement, by device and term, and ``measured`` are its seconds for a token. The returned
+    array of amounts has the shape [measurements, terms].
+    """
     names: list[tuple[str, str]] = []
     matrix = np.zeros((len(rows), 0))
     for name in sorted({key for row in rows for key in row}, key=lambda key: (TERMS.index(key[1]), key)):
@@ -229,8 +238,11 @@ def machine_text(machine: Machine) -> str:
 def placements(model: LanguageModel, machine: Machine) -> list[tuple[str, ...]]:
     """Returns placements whose rates distinguish the speeds of devices, as options of llama.cpp.
 
-    One has the whole model on the host. Up to three more for each device have as many layers on it as it holds, half as many,
-    and as many without their feed-forward networks or experts, which stay on the host.
+    The first has the whole model on the host, the CPU with its RAM. Up to three more follow for each device:
+
+    - as many layers on the device as it has memory for
+    - half as many layers
+    - as many layers as in the first of these, but with their feed-forward networks or experts on the host
     """
     count = len(model.layers)
     all_words: list[tuple[str, ...]] = [("-ngl", "0", "-dev", "none")]
@@ -256,9 +268,9 @@ def next_measurement(
 ) -> Measurement | None:
     """Returns the measurement that tells most about the speeds.
 
-    If a measurement would distinguish one more term, the first such measurement is returned. Otherwise each measurement that
-    was made is left out of a fit once, and the measurement is returned on whose time these fits agree least. None is returned
-    if they agree on each time within :data:`ENOUGH`, or if no measurement is left.
+    If there are measurements that would distinguish one more term, the first of them is returned. Otherwise the speeds are
+    fitted several times, each time without one of the measurements that were made. The measurement on whose time these fits
+    agree least is returned; or None, if they agree on each time within :data:`ENOUGH`, or if no measurement is left.
 
     Parameters
     ----------
@@ -389,7 +401,7 @@ def read_bench(data: str | bytes, source: str) -> list[Measurement]:
 
 
 def _row(row: Mapping[str, Any]) -> Measurement:
-    """The measurement in one row of the output, with its options as llama.cpp's other programs take them.
+    """Returns the measurement in one row of the output, with its options as llama.cpp's other programs take them.
 
     A row that is not valid raises KeyError, TypeError, ValueError, AttributeError or ArithmeticError.
     """
@@ -462,12 +474,12 @@ def calibrate(
 
 
 def _amounts(model: LanguageModel, machine: Machine, one: Measurement) -> dict[tuple[str, str], float]:
-    """The amounts of a measurement, by device and term."""
+    """Returns the amounts of a measurement, by device and term."""
     return terms_of(model, _placed(model, machine, one), one)
 
 
 def _placed(model: LanguageModel, machine: Machine, one: Measurement) -> Placement:
-    """The placement of a measurement, with a context that is as long as the measurement needs."""
+    """Returns the placement of a measurement, with a context that is as long as the measurement needs."""
     names = [device.name for device in machine.devices]
     tokens = max(256, one.depth + one.prompt + one.generated)
     placed = placement_of(model, one.words, names, [device.free for device in machine.devices])

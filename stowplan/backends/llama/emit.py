@@ -1,4 +1,7 @@
-"""Writes llama.cpp's options as a preset of llama-server, as environment variables, or as a shell script."""
+"""Writes llama.cpp's options as a preset of llama-server, as environment variables, or as a shell script.
+
+A preset is an INI file with a section of options for each model.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,8 @@ _KEYS = {
     "-ot": ("LLAMA_ARG_OVERRIDE_TENSOR", "override-tensor"),
 }
 
-#: What values cannot have in files of environment variables, and in presets, where ``#`` and ``;`` begin a comment anywhere.
+#: Characters that a value must not have in a file of environment variables, and in a preset. In a preset, ``#`` and ``;`` begin
+#: a comment wherever they are.
 _NOT_IN_ENV, _NOT_IN_INI = re.compile(r"[\r\n]"), re.compile(r"[#;\r\n]|^[ \t]|[ \t]$")
 
 
@@ -36,7 +40,7 @@ def emitted(summary: Summary, suffix: str) -> str:
     Parameters
     ----------
     summary
-        The recommended placement; ``summary.command`` has its options, each a flag and a value.
+        The recommended placement of a model on devices; ``summary.command`` has its options, each a flag and a value.
     suffix
         ``.env`` for environment variables, ``.ini`` for a preset; any other suffix gives a shell script. Values of environment
         variables are not quoted, as ``docker run --env-file`` takes them.
@@ -62,7 +66,10 @@ def emitted(summary: Summary, suffix: str) -> str:
 
 
 def _check(pairs: Sequence[tuple[str, str]], form: str, forbidden: re.Pattern[str], what: str) -> None:
-    """Raises UsageError if the value of an option has something that a form of file cannot have; ``what`` describes it."""
+    """Raises UsageError if the value of an option has a character that a file of this form cannot have.
+
+    ``forbidden`` finds such characters, and ``what`` describes them in the message.
+    """
     for flag, value in pairs:
         if forbidden.search(value):
             raise UsageError(f"found the value {value!r} of {flag}, expected one without {what}: {form} cannot have them")

@@ -1,9 +1,9 @@
 """Converts plans to options of llama.cpp, and options to the placement that they have as a result.
 
-A placement says on which device each tensor and each cache of keys and values is. :func:`command_of` writes a plan as options.
-:func:`placement_of` follows llama.cpp's rules (``src/llama-model.cpp``) to find out where options place the tensors of a model,
-and counts the bytes of each device. It uses the options and the model file alone, not the plan, so it is an independent check
-of :func:`command_of`.
+A placement says on which device each tensor and each cache of keys and values is. A *plan* is a placement that stowplan has
+computed, an answer to a problem of LLM placement. :func:`command_of` writes a plan as options. :func:`placement_of` follows
+llama.cpp's rules (``src/llama-model.cpp``) to find out where options place the tensors of a model, and counts the bytes of each
+device. It uses the options and the model file alone, not the plan, so it is an independent check of :func:`command_of`.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ def command_of(problem: Problem, plan: Plan, context: Context) -> list[str]:
     problem, plan
         A problem of LLM placement and a valid plan for it.
     context
-        Sizes and types of the caches. The size of the micro-batch is taken from the plan instead.
+        Sizes and types of the caches. The size of the micro-batch, the tokens of a prompt that are computed at once, is taken
+        from the plan instead.
     """
     used = used_devices(plan.memories)
     offloaded = len(plan.memories) - plan.memories.count(HOST)
@@ -81,8 +82,8 @@ def fit_command_of(context: Context, margins: Sequence[int]) -> list[str]:
     context
         Sizes and types of the caches, and the size of a micro-batch.
     margins
-        Bytes that stay free on each device, in llama.cpp's order of devices. They are written only if one of them is not
-        llama.cpp's default of :data:`~stowplan.backends.llama.machine.MARGIN_MIB` MiB, and are rounded up to whole MiB.
+        Bytes that stay free on each device, in llama.cpp's order of devices; they are rounded up to whole MiB. If all of them
+        are llama.cpp's default, :data:`~stowplan.backends.llama.machine.MARGIN_MIB` MiB, no option is written for them.
     """
     words = [*_context_words(context, context.micro_batch), "--fit", "on"]
     if any(margin != MARGIN_MIB * MIB for margin in margins):
@@ -91,7 +92,7 @@ def fit_command_of(context: Context, margins: Sequence[int]) -> list[str]:
 
 
 def _context_words(context: Context, micro_batch: int) -> list[str]:
-    """The options for the context, the slots, the types of the cache, and the micro-batch in tokens."""
+    """Returns the options for the context, the slots, the types of the cache, and the micro-batch in tokens."""
     words = ["-c", str(context.tokens), "-fa", "on", "-ub", str(micro_batch)]
     if micro_batch > 2048:
         # The logical batch (-b, 2048 by default) must not be smaller than a micro-batch (-ub).
@@ -110,7 +111,7 @@ def text_of(words: Sequence[str]) -> str:
 
 
 def _patterns(problem: Problem, plan: Plan) -> list[str]:
-    """Regular expressions that match the tensors of spilled parts.
+    """Returns regular expressions that match the tensors of spilled parts.
 
     A spilled part, such as the experts of a layer, stays on the host although the rest of its layer is on a device. Layers with
     the same spilled parts share an expression.
@@ -150,6 +151,8 @@ def placement_of(model: LanguageModel, words: Sequence[str], names: Sequence[str
 
     Parameters
     ----------
+    model
+        The layers of a GGUF file, with their tensors.
     words
         The words of the options. Options that place no tensors are ignored.
     names, free
@@ -159,8 +162,11 @@ def placement_of(model: LanguageModel, words: Sequence[str], names: Sequence[str
     Raises
     ------
     UsageError
-        A device, a buffer or a type of the cache does not exist, a value is not the number or the regular expression that its
-        option takes, or an option that places tensors, such as ``-sm row``, is not supported.
+        One of these:
+
+        - a device, a buffer or a type of the cache does not exist
+        - a value is not the number or the regular expression that its option takes
+        - an option that places tensors, such as ``-sm row``, is not supported
     """
     values = _parsed(words)
     devices = [*names] if "devices" not in values else [name for name in values["devices"].split(",") if name != "none"]
@@ -208,7 +214,7 @@ def placement_of(model: LanguageModel, words: Sequence[str], names: Sequence[str
 
 
 def _parsed(words: Sequence[str]) -> dict[str, str]:
-    """The values of the options in :data:`_NAMES`, by the names there; the last value of an option counts.
+    """Returns the values of the options in :data:`_NAMES`, by the names there; the last value of an option counts.
 
     Raises UsageError for an option that places tensors but is not supported.
     """
@@ -224,7 +230,7 @@ def _parsed(words: Sequence[str]) -> dict[str, str]:
 
 
 def _shares(text: str) -> list[float]:
-    """The shares of devices of ``-ts``; raises UsageError if one of them is no number, or is negative or too large."""
+    """Returns the shares of devices of ``-ts``; raises UsageError if one of them is no number, or is negative or too large."""
     try:
         shares = [float(share) for share in re.split("[,/]", text)]
     except ValueError:
@@ -236,7 +242,7 @@ def _shares(text: str) -> list[float]:
 
 
 def _cache_type(values: dict[str, str], name: str) -> str:
-    """The type of keys or values in the cache; raises UsageError if there is no such type."""
+    """Returns the type of keys or values in the cache; raises UsageError if there is no such type."""
     value = values.get(name, "f16")
     if value not in CACHE_TYPES:
         raise UsageError(f"found the {name.replace('_', ' ')} {value!r} of the cache, expected one of {', '.join(CACHE_TYPES)}")
@@ -244,7 +250,7 @@ def _cache_type(values: dict[str, str], name: str) -> str:
 
 
 def _number(values: dict[str, str], name: str, default: int, least: int | None = None) -> int:
-    """The value of an option as a whole number, ``default`` without the option.
+    """Returns the value of an option as a whole number, ``default`` without the option.
 
     Raises UsageError if the value is no whole number, or is less than ``least``.
     """

@@ -1,11 +1,14 @@
 """Makes a problem of LLM placement from a model, a machine and a request.
 
+The problem asks which layers of the model are on which device, so that the request takes as little time as possible. Parts of a
+layer may be *spilled*: they stay on the host, the CPU with its RAM, although the rest of the layer is on a device.
+
 A *step of generation* computes one token for every slot, that is, for each of the sequences that are generated side by side. It
 reads all weights of a layer once, and the cache of all earlier tokens. In a layer with a mixture of experts, each token uses
-``experts_used`` of ``experts``, which are assumed to be drawn at random; the step reads the number of experts that is expected
-to be drawn by at least one sequence. A prompt is computed in *micro-batches*: groups of tokens that are computed at once. Each
-of them takes as long as reading the weights once or as the arithmetic, whichever is longer (the roofline model, Williams et al.
-2009).
+``experts_used`` of ``experts``, which are assumed to be drawn at random. The step reads each expert that at least one sequence
+has drawn; the problem has the expected number of these experts. A prompt is computed in *micro-batches*: groups of tokens that
+are computed at once. Each of them takes as long as reading the weights once or as the arithmetic, whichever is longer (the
+roofline model, Williams et al. 2009). The file that describes the devices of a machine is the *machine file*.
 """
 
 from __future__ import annotations
@@ -54,8 +57,8 @@ class Request:
     def check(self, model: LanguageModel) -> None:
         """Raise UsageError if a slot has room for fewer tokens than its prompt and its answer have.
 
-        It is also raised if a slot has room for more tokens than the model was trained with, or if one of the numbers is too
-        small: there must be at least one slot and a context of one token, and no negative number of tokens.
+        It is also raised if a slot has room for more tokens than the model was trained with, or if a number is too small. The
+        slots and the context must be 1 or more, and the prompt and the answer 0 or more.
         """
         whole("{} slots", self.slots, least=1)
         whole("a context of {} tokens", self.context, least=1)
@@ -85,8 +88,8 @@ def problem_of(
     Parameters
     ----------
     micro_batches
-        Sizes of micro-batches in tokens among which the plan chooses, llama.cpp's default first. Sizes for which the next
-        smaller one already holds the whole prompt are left out.
+        Sizes of micro-batches in tokens among which the plan chooses, llama.cpp's default first, in increasing order. A size is
+        left out if the size before it is at least as large as the prompt.
     compute
         Measured bytes of buffers of intermediate results, by the name of the device and the size of the micro-batch in tokens.
         For a device that is missing, the bytes are taken from the machine file, or are estimated.
@@ -118,7 +121,7 @@ def problem_of(
 
 
 def _micro_batch(size: int, prompt: int) -> MicroBatch:
-    """The micro-batches of at most ``size`` tokens in which ``prompt`` tokens are computed, as equal as possible.
+    """Divides a prompt of ``prompt`` tokens into micro-batches of at most ``size`` tokens, as equal as possible.
 
     Without a prompt (0 tokens) there is no micro-batch.
     """
@@ -127,7 +130,7 @@ def _micro_batch(size: int, prompt: int) -> MicroBatch:
 
 
 def _layer(model: LanguageModel, layer: ModelLayer, request: Request, batches: Sequence[MicroBatch]) -> Layer:
-    """A repeated layer of the problem."""
+    """Returns a repeated layer as a layer of the problem, for these choices of micro-batches."""
     context = Context(request.context, request.slots, key_type=request.key_type, value_type=request.value_type)
     spilled = spilled_parts(layer, model.experts)
     spillable_names = {tensor.name for tensors in spilled.values() for tensor in tensors}
@@ -152,7 +155,7 @@ def _layer(model: LanguageModel, layer: ModelLayer, request: Request, batches: S
 
 
 def _mean_read(layer: ModelLayer, context: Context, prompt: int, generate: int) -> int:
-    """Bytes of its cache that a layer reads for one sequence in a step, in the mean over all steps of the answer."""
+    """Returns how many bytes of its cache a layer reads for one sequence in a step, in the mean over the steps of an answer."""
     window = layer.cache.window
     if not window or prompt + generate <= window:
         return read_bytes(layer, context, prompt + generate // 2)
@@ -164,7 +167,7 @@ def _mean_read(layer: ModelLayer, context: Context, prompt: int, generate: int) 
 def _part(
     model: LanguageModel, name: str, tensors: Sequence[Tensor], request: Request, batches: Sequence[MicroBatch], is_expert: bool
 ) -> Part:
-    """The part of a layer that consists of these tensors.
+    """Returns the part of a layer that consists of these tensors.
 
     ``is_expert`` says whether they hold experts. Then only the experts that at least one token uses are read.
     """
@@ -172,7 +175,7 @@ def _part(
     used, every = (model.experts_used, model.experts) if is_expert else (1, 1)
 
     def read(tokens: int) -> int:
-        """Expected bytes of the experts that at least one of this many tokens chooses."""
+        """Returns the expected bytes of the experts that at least one of this many tokens chooses."""
         return round(size * (1 - (1 - used / every) ** tokens)) if used < every else size
 
     return Part(
@@ -185,8 +188,10 @@ def _part(
 
 
 def _output(layer: ModelLayer, batches: Sequence[MicroBatch]) -> Layer:
-    """The output layer of the problem. It computes logits for the last token of a micro-batch only, so that it does the work of
-    one token for each micro-batch."""
+    """Returns the output layer of the problem.
+
+    It computes logits only for the last token of a micro-batch, so that it does the work of one token for each micro-batch.
+    """
     values = sum(tensor.values for tensor in layer.tensors)
     part = Part(
         bytes=layer.bytes,
@@ -200,11 +205,13 @@ def _output(layer: ModelLayer, batches: Sequence[MicroBatch]) -> Layer:
 def _device(
     device: MachineDevice, model: LanguageModel, sizes: Sequence[int], compute: Mapping[tuple[str, int], int] | None
 ) -> Device:
-    """A device of the problem."""
+    """Returns a device, or the host, as a device of the problem; ``sizes`` are the sizes of micro-batches in tokens."""
 
     def buffers(size: int) -> int:
-        """Bytes of buffers of intermediate results for micro-batches of this size: measured, from the machine file, or
-        estimated."""
+        """Returns the bytes of buffers of intermediate results for micro-batches of this size.
+
+        They are measured, taken from the machine file, or estimated.
+        """
         if compute is not None and (device.name, size) in compute:
             return compute[device.name, size]
         if device.compute is not None:

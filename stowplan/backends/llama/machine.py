@@ -19,7 +19,8 @@
     error = 0.08             # relative error of predicted request times
 
 ``stowplan llm calibrate`` writes such a file from measurements. If a file has no speeds, only the memory of the machine is
-known. ``docs/reference/llm-placement.md`` lists all keys and their defaults.
+known. A *request* is a prompt that is computed and an answer that is generated. ``docs/reference/llm-placement.md`` lists all
+keys and their defaults.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ MIB = 1 << 20
 #: MiB that stay free on each device by default. llama.cpp's option ``--fit`` leaves as much free.
 MARGIN_MIB = 1024
 
-#: The keys of a device that are speeds or times. Each has its default, None if there is none, and the factor that converts its
-#: value to the unit of the problem: bytes or operations per second for a speed, and picoseconds for a time.
+#: From each key of a device that is a speed or a time to its default, None if there is none, and to a factor. The factor
+#: converts the value to the unit of a :class:`MachineDevice`: bytes or operations per second for a speed, and picoseconds for a
+#: time.
 _SPEEDS: dict[str, tuple[float | None, float]] = {
     "weight_gbs": (None, 1e9),
     "cache_gbs": (None, 1e9),
@@ -112,8 +114,12 @@ def read_machine(path: str | Path) -> Machine:
     Raises
     ------
     InputError
-        The file cannot be read or is not TOML; a table or key is missing, unknown, or has a wrong value; or two devices have
-        the same name, or one is called CPU. Speeds must be positive; times, sizes of memory and the error may be 0.
+        One of these:
+
+        - the file cannot be read or is not TOML
+        - a table or key is missing, unknown, or has a wrong value. Speeds must be positive; times, sizes of memory and the
+          error may be 0.
+        - two devices have the same name, or one is called CPU
     """
     with naming(path):
         document = decode_toml(files.read_bytes(Path(path), MAX_TARGET_BYTES))
@@ -160,7 +166,7 @@ def machine_of(document: Mapping[str, Any], name: str, source: str | Path | None
 
 
 def _device(row: Mapping[str, Any], place: str, source: str | Path | None) -> MachineDevice:
-    """The device or host of one table of the file; raises InputError, which names the ``place``, for a fault."""
+    """Returns the device or host of one table of the file; raises InputError, which names the ``place``, for a fault."""
     unknown = {*row} - {*_SPEEDS, *_OTHERS}
     if unknown:
         expected = ", ".join((*_OTHERS, *_SPEEDS))
@@ -182,7 +188,7 @@ def _device(row: Mapping[str, Any], place: str, source: str | Path | None) -> Ma
         raise InputError(f"found copies_weights {copies!r}, expected true or false", source=source, place=place)
 
     def rate(key: str) -> int | None:
-        """A speed for each second as a whole number, at least 1; None if it is not known."""
+        """Returns a speed for each second as a whole number, at least 1; None if it is not known."""
         value = speeds[key]
         return None if value is None else max(1, round(value * _SPEEDS[key][1]))
 
@@ -203,7 +209,7 @@ def _device(row: Mapping[str, Any], place: str, source: str | Path | None) -> Ma
 
 
 def _number(row: Mapping[str, Any], key: str, place: str, source: str | Path | None, *, zero: bool = False) -> float:
-    """A positive number of a table, or 0 if ``zero`` allows it, below 10^12; raises InputError for anything else."""
+    """Reads a positive number below 10^12 from a table, or 0 if ``zero`` allows it; raises InputError for anything else."""
     value = row[key]
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not (0 <= value < 1e12) or (value == 0 and not zero):

@@ -1,6 +1,7 @@
 """A language model as llama.cpp places it: its layers, with the bytes of their tensors and of their caches for a context.
 
-For each architecture, rules say which buffers llama.cpp allocates. They follow ``src/llama-kv-cache*.cpp``,
+A *context* is the number of tokens that the caches have room for. An *architecture* is a family of models with the same kinds
+of layers. For each architecture, rules say which buffers llama.cpp allocates. They follow ``src/llama-kv-cache*.cpp``,
 ``llama-memory-recurrent.cpp`` and ``src/models`` of llama.cpp (November 2026). Models of an architecture are refused unless the
 bytes by these rules were compared with the bytes that llama.cpp reports for the architecture.
 """
@@ -28,12 +29,13 @@ CACHE_TYPES: dict[str, tuple[int, int]] = {
     "iq4_nl": (18, 32),
 }
 
-#: Contexts and windows are rounded up to multiples of this many tokens.
+#: The tokens of a context, and of a sliding window, are rounded up to multiples of this number.
 CONTEXT_STEP = 256
 
-#: Parts of a layer that may stay on the host although the rest of the layer is on a device, by the suffix of their names, in
-#: the order in which they are spilled. The order avoids that ``down`` and ``gate`` are on the host with ``up`` on the device:
-#: llama.cpp would then split the layer twice, and move activations four times.
+#: Parts of a layer that may be *spilled*: they stay on the host, the CPU with its RAM, although the rest of the layer is on a
+#: device. Here are the suffixes of their names, in the order in which they are spilled. With this order, ``down`` and ``gate``
+#: are never on the host while ``up`` is on the device: llama.cpp would then split the layer twice, and move activations four
+#: times.
 SPILLED = ("down", "up", "gate", "gate_up")
 
 #: Keys of an architecture whose value is a whole number, or a list with a number for each layer.
@@ -208,7 +210,10 @@ def read_model(path: str | Path) -> LanguageModel:
 
 
 def model_of(file: GgufFile) -> LanguageModel:
-    """Returns the model of a header; raises the errors of :func:`read_model`, except those of reading the file."""
+    """Returns the model that the header of a GGUF file describes.
+
+    It raises the errors of :func:`read_model`, except those of reading the file.
+    """
     name = file.architecture
     if name not in ARCHITECTURES:
         names = ", ".join(ARCHITECTURES)
@@ -305,7 +310,7 @@ def is_of_experts(tensor: Tensor) -> bool:
 
 
 def _cache(file: GgufFile, number: int) -> Cache:
-    """The cache of a repeated layer, by the rules of its architecture."""
+    """Returns the cache of a repeated layer, by the rules of its architecture."""
     kind = ARCHITECTURES[file.architecture]
     heads = int(_at(file.get("attention.head_count_kv", file.get("attention.head_count", 0)), number))
     state = 0
@@ -344,8 +349,10 @@ def _cache(file: GgufFile, number: int) -> Cache:
 
 
 def _attention_flops(file: GgufFile, number: int) -> int:
-    """Floating-point operations of attention in a layer for each pair of tokens: each head multiplies queries with keys, and
-    weights with values."""
+    """Returns the floating-point operations of attention in a layer for each pair of tokens.
+
+    Each head multiplies queries with keys, and weights with values.
+    """
     heads = int(_at(file.get("attention.head_count", 0), number) or 0)
     if not heads:
         return 0
@@ -355,24 +362,26 @@ def _attention_flops(file: GgufFile, number: int) -> int:
 
 
 def _typed(values: int, name: str) -> int:
-    """Bytes of this many numbers of a cache type."""
+    """Returns the bytes of this many numbers of a cache type."""
     size, block = CACHE_TYPES[name]
     return values * size // block
 
 
 def _padded(tokens: int) -> int:
-    """A number of tokens, rounded up to a multiple of CONTEXT_STEP."""
+    """Returns a number of tokens, rounded up to a multiple of CONTEXT_STEP."""
     return -(-tokens // CONTEXT_STEP) * CONTEXT_STEP
 
 
 def _at(value: object, number: int) -> int:
-    """The value of a key for a layer; the key has one number for all layers, or a list of numbers."""
+    """Returns the value of a key for a layer; the key has one number for all layers, or a list of numbers."""
     return int(value[number]) if isinstance(value, list) else int(value or 0)  # type: ignore[call-overload]
 
 
 def _check_numbers(file: GgufFile, layers: int) -> None:
-    """Raise InputError if a key of the architecture is no whole number, nor, where that is allowed, a list with a number for
-    each layer."""
+    """Raise InputError if a key of the architecture has a wrong value.
+
+    The value must be a whole number. Some keys may instead have a list with a number for each layer.
+    """
     for key in _NUMBERS + _NUMBERS_OF_LAYERS:
         value, may_be_list = file.get(key, 0), key in _NUMBERS_OF_LAYERS
         is_list = may_be_list and isinstance(value, list) and len(value) >= layers
@@ -387,7 +396,7 @@ def _check_numbers(file: GgufFile, layers: int) -> None:
 
 
 def _whole(file: GgufFile, key: str) -> int:
-    """The value of a key of the architecture; raises InputError if it is missing or no whole number."""
+    """Returns the value of a key of the architecture; raises InputError if it is missing or no whole number."""
     value = file.get(key)
     if not isinstance(value, int) or isinstance(value, bool):
         raise InputError(f"found {value!r}, expected a whole number", source=file.path, place=f"{file.architecture}.{key}")

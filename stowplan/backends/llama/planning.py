@@ -1,5 +1,11 @@
 """Plans a model on a machine for a request, and compares the plan with the placement of llama.cpp's own option ``--fit``.
 
+A *plan* is a placement: it says which layers are on which device. A request is described by these terms:
+
+- a *slot* is one of the sequences that are generated side by side; each has a prompt and an answer
+- the *context* is the number of tokens for which the caches have room
+- a *micro-batch* is the tokens of a prompt that are computed at once
+
 The plan is recommended only if its predicted time is shorter by more than predictions may err; otherwise ``--fit`` is
 recommended. The *oracle* is a program built with llama.cpp's libraries, which reports how many bytes llama.cpp allocates for a
 placement. A *machine file* describes the devices of a machine (:mod:`stowplan.backends.llama.machine`).
@@ -38,8 +44,8 @@ FORMAT = "stowplan.llama.plan"
 #: the prompt as a pipeline, which the prediction does not cover.
 MOST_PROMPT = 0.5
 
-#: Maximum number of plans in one call with an oracle; another plan is made if llama.cpp needs larger buffers of intermediate
-#: results than were set aside.
+#: Maximum number of plans in one call with an oracle. If llama.cpp needs larger buffers of intermediate results for a plan than
+#: were set aside, another plan is made.
 REPAIRS = 4
 
 #: Minimum time limit of each search in seconds, in a call with an oracle.
@@ -190,7 +196,7 @@ def plan(
     cancel
         Ends the search once it is set; the best plan so far is returned.
     on_progress
-        Is called with a line each time before the oracle is started.
+        A function that is called with a line of text before each start of the oracle.
 
     Returns
     -------
@@ -209,7 +215,8 @@ def plan(
     TimeLimitError
         No plan was found within the time limit.
     StowplanError
-        The oracle cannot be used, or llama.cpp needed larger buffers for each of several plans than were set aside.
+        The oracle cannot be used, or llama.cpp needed larger buffers than were set aside for each of :data:`REPAIRS` plans. It
+        is also raised if the options of a plan, when they are read back, place the model in another way.
     """
     language = read_model(model)
     machine_data = machine if isinstance(machine, Machine) else read_machine(machine)
@@ -256,7 +263,7 @@ def plan(
 
 
 def _by_memory(model: LanguageModel, machine: Machine, request: Request, sizes: Sequence[int]) -> Planned:
-    """The placement of ``--fit``, which is recommended if the speeds of the machine or their error are not known.
+    """Returns the placement of ``--fit``, which is recommended if the speeds of the machine or their error are not known.
 
     Raises DoesNotFitError if ``--fit`` finds no placement.
     """
@@ -336,14 +343,14 @@ def _judged(
 def _is_pipelined(problem: Problem, plan: Plan) -> bool:
     """Whether several devices would compute a prompt as a pipeline, and the prompt takes much of the request.
 
-    They do so if the prompt has several micro-batches, all layers are on devices, and no part of a layer is spilled.
+    They do so if the prompt has several micro-batches and everything is on devices: all layers, with all their parts.
     """
     is_whole = HOST not in plan.memories and not any(plan.spilled) and len(used_devices(plan.memories)) > 1
     return is_whole and problem.micro_batches[plan.micro_batch].batches > 1 and _prompt_share(problem, plan) > MOST_PROMPT
 
 
 def _prompt_share(problem: Problem, plan: Plan) -> float:
-    """Share of the request's time that its prompt takes."""
+    """Returns the share of the request's time that its prompt takes."""
     return times_of(problem, plan).prompt / max(1, plan.objective)
 
 
@@ -360,7 +367,7 @@ def _summary(
     is_measured: bool,
     result: Result | None = None,
 ) -> Summary:
-    """The summary of a recommended placement; its options are read back and compared with the placement.
+    """Returns the summary of a recommended placement; its options are read back and compared with the placement.
 
     Parameters
     ----------
@@ -407,7 +414,7 @@ def _summary(
 
 
 def _checked(model: LanguageModel, machine: Machine, problem: Problem, placed: Plan, words: Sequence[str]) -> flags.Placement:
-    """The placement that results from options; raises StowplanError if it is not that of the plan."""
+    """Returns the placement that results from options; raises StowplanError if it is not that of the plan."""
     devices = machine.devices
     read_back = flags.placement_of(model, words, [device.name for device in devices], [device.free for device in devices])
     names = [device.name for device in problem.memories]
@@ -425,7 +432,7 @@ def _checked(model: LanguageModel, machine: Machine, problem: Problem, placed: P
 
 
 def _uses(problem: Problem, placed: Plan, read_back: flags.Placement) -> list[DeviceUse]:
-    """The use of each memory by a plan, from the placement that results from its options."""
+    """Returns the use of each memory by a plan, from the placement that results from its options."""
     rows = []
     for memory, device in enumerate(problem.memories):
         if memory != HOST and device.name not in read_back.devices:
@@ -469,7 +476,10 @@ class DoesNotFitError(StowplanError):
 
 
 def _nothing_fits(problem: Problem, result: Result) -> StowplanError:
-    """The error that says why there is no plan: DoesNotFitError if it is proven that none exists, otherwise TimeLimitError."""
+    """Returns the error that says why there is no plan.
+
+    It is a DoesNotFitError if it is proven that no plan exists, otherwise a TimeLimitError.
+    """
     total = problem.host_bytes + sum(map(layer_bytes, problem.layers))
     room = sum(max(0, problem.room(memory, 0)) for memory in range(len(problem.memories))) + problem.host_bytes
     if result.status != "infeasible":
@@ -509,6 +519,6 @@ def lines_of(summary: Summary) -> list[str]:
 
 
 def _seconds(picoseconds: int) -> str:
-    """A time in seconds, as text."""
+    """Returns a time in seconds, as text."""
     # Parts of a time may be a few nanoseconds below 0 because of rounding.
     return f"{max(0, picoseconds) / 1e12:,.3f}"

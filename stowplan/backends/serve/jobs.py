@@ -1,8 +1,8 @@
 """Carries out one request of ``stowplan serve``: reads a problem, and solves it or verifies a plan.
 
-A client may ask for a *fallback*: the plan of a fixed, small amount of heuristic work, which is the answer if the deadline
-comes before the end of a deterministic run. Only :mod:`stowplan.backends.serve.server` handles several requests, and the lines
-in which they come.
+A *deterministic* run is a search that is limited by an amount of work instead of a time. For such a run a client may ask for a
+*fallback*: the plan of a fixed, small amount of heuristic work. It is the answer if the deadline comes before the run ends.
+Only :mod:`stowplan.backends.serve.server` handles several requests, and reads and writes lines.
 """
 
 from __future__ import annotations
@@ -32,10 +32,11 @@ from stowplan.kernel.kind import check, kind_of
 from stowplan.kernel.solve import CEILING, solve
 from stowplan.kernel.workers.warm import STOP_SECONDS
 
-#: Work limit of a deterministic request that sets none, in seconds of an idle machine for each second of ``deadline_ms``. It is
-#: less than 1 because a busy machine takes longer for the same work.
+#: Work limit of a deterministic request that sets none. The unit of work is what an idle machine does in about a second, and
+#: this is the limit for each second of ``deadline_ms``. It is less than 1 because a busy machine takes longer for the same
+#: work.
 _WORK_PART = 0.5
-#: Work of the fallback, in seconds of an idle machine.
+#: Work limit of the fallback, in the same unit.
 FALLBACK_WORK = 1 / 16
 #: Time limit of the fallback in seconds. It is so long that it never decides which plan is found.
 _FALLBACK_LIMIT = 3600.0
@@ -76,7 +77,10 @@ class Job:
 
     @property
     def keeps_working(self) -> bool:
-        """Whether the request is carried out even if its deadline passes while it waits: it asks for a fallback or verifies."""
+        """Whether the request is carried out even if its deadline passes while it waits.
+
+        It is if the request verifies a plan, or asks for a fallback.
+        """
         return not isinstance(self.request, Solve) or self.request.fallback
 
 
@@ -90,7 +94,7 @@ def run(job: Job, defaults: Options, cache: Any, send: Callable[[Answer], None])
     defaults
         Options of the search for which the request has no value. Its ``workers`` is the largest number that a request may have.
     cache
-        A plan cache, as for :func:`stowplan.solve`; None for no cache.
+        A plan cache, which keeps results of earlier calls, as for :func:`stowplan.solve`; None for no cache.
     send
         Is called with each line about the progress, if the request asks for them.
 
@@ -137,7 +141,10 @@ class _Search:
         )
 
     def _with_fallback(self) -> tuple[result.Result, bool]:
-        """The result of the complete run or, if the deadline comes first, the fallback; and whether it is the fallback."""
+        """Solves the problem; returns the result, and whether it is the fallback.
+
+        The fallback is returned if the deadline comes before the end of the complete run.
+        """
         # The work of the fallback does not depend on the deadline. It is only smaller if the client asks for less work.
         work = min(FALLBACK_WORK, self._request.options.get("work_limit") or FALLBACK_WORK)
         first = self._solved(
@@ -224,7 +231,7 @@ def read_options(request: Solve, defaults: Options) -> tuple[ReadOptions, Option
 
 
 def _only_reading(values: Mapping[str, Any]) -> ReadOptions:
-    """The options with which a problem is read; raises UsageError for other names and for values of a wrong type."""
+    """Returns the options with which a problem is read; raises UsageError for other names and for values of a wrong type."""
     for name, value in values.items():
         if name not in OPTIONS:
             names = (*OPTIONS, *_SEARCH)
@@ -268,7 +275,10 @@ def _plan(data: msgspec.Raw, problem: Any) -> Any:
 
 
 def _path(data: msgspec.Raw) -> str | None:
-    """The path of a file, if a value is text; None for all other values. Raises UsageError for text that is not valid JSON."""
+    """Returns the path of a file if a value is text; None for all other values.
+
+    Raises UsageError for text that is not valid JSON.
+    """
     value = bytes(data)
     if value[:1] != b'"':
         return None

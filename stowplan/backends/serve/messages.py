@@ -1,4 +1,8 @@
-"""The lines of ``stowplan serve``: one JSON object each, whose field ``type`` says which of these classes it is."""
+"""The lines of ``stowplan serve``: requests of a client, and answers of the server.
+
+Each line is one JSON object, and its field ``type`` says which of the classes of this module it is. A client asks for a plan of
+a problem, or whether a plan is valid.
+"""
 
 from __future__ import annotations
 
@@ -210,7 +214,7 @@ def decode(line: bytes) -> Request:
         The line is not JSON, or not a request of this version.
     """
     try:
-        # Raw fields of the request are decoded later, where an error about the encoding would not be reported as one of JSON.
+        # Fields of the type ``msgspec.Raw`` are decoded later. A fault of the encoding would then get another code than "json".
         line.decode("utf-8")
         head = msgspec.json.decode(line, type=_Head)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -253,7 +257,7 @@ def schema() -> dict[str, Any]:
 
 
 def _union(kinds: tuple[type[Any], ...]) -> Any:
-    """The union of some classes, as a type for msgspec."""
+    """Returns the union of some classes, as a type for msgspec."""
     union: Any = kinds[0]
     for kind in kinds[1:]:
         union |= kind

@@ -1,9 +1,9 @@
 """The server: takes requests from a pipe, runs several of them at the same time, and writes answers to another pipe.
 
-Each running request has a thread of this process, which calls :func:`stowplan.solve`. The methods of its search (*candidates*)
-run in threads and processes of their own; later requests use these processes again. One more thread answers requests whose
-deadline passes while they wait. Another thread writes all lines, so that requests go on even if the client does not read its
-answers.
+A *job* is a request to solve a problem or to verify a plan, with its deadline (:class:`~stowplan.backends.serve.jobs.Job`).
+Each running job has a thread of this process, which calls :func:`stowplan.solve`. The methods of its search (*candidates*) run
+in threads and processes of their own; later jobs use these processes again. One more thread answers requests whose deadline
+passes while they wait. Another thread writes all lines, so that requests go on even if the client does not read its answers.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ from stowplan.version import VERSION as PACKAGE_VERSION
 
 #: Seconds between two checks of whether the server must end.
 _TICK = 0.1
-#: When the server ends, running requests have this many seconds to return their best plans, and then the client has as many to
-#: read the answers.
+#: When the server ends, running requests have this many seconds to return their best plans. After that, the client has the same
+#: time to read the answers.
 _LAST_SECONDS = 5.0
 #: Maximum number of bytes of one read.
 _CHUNK = 1 << 20
@@ -69,7 +69,8 @@ class Server:
     most_bytes
         Maximum length of a line in bytes.
     cache
-        Folder of a plan cache, or a :class:`~stowplan.kernel.plan_cache.PlanCache`; None for no cache.
+        A plan cache, which keeps results of earlier calls: its folder, or a :class:`~stowplan.kernel.plan_cache.PlanCache`;
+        None for no cache.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class Server:
                 self._changed.notify_all()
 
     def _versions(self, request: Hello) -> Versions:
-        """The answer to ``hello``."""
+        """Returns the answer to ``hello``."""
         return Versions(
             id=request.id,
             version=VERSION,
@@ -297,7 +298,7 @@ class Server:
 
 
 def _encode(answer: Answer) -> bytes:
-    """An answer as a line."""
+    """Returns an answer as a line of JSON."""
     return msgspec.json.encode(answer) + b"\n"
 
 

@@ -2,8 +2,9 @@
 
 The *head* of the arena has activations and scratch buffers; it is the part that is planned. The runtime counts time in
 *scopes*: scope 0 is the start of the first subgraph, and each operator, and each subgraph that an operator calls, begins a new
-one. A live range is a first and a last scope. An operator is given by the number of its subgraph and its position there, in the
-file or in the order.
+one. A live range is a first and a last scope. A *scratch buffer* is temporary memory of an operator. A *packing problem* asks
+for the offsets of buffers with sizes and live ranges. An operator is given by the number of its subgraph and its position
+there, in the file or in the order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from stowplan.portfolio.packing import arrays
 from stowplan.portfolio.packing.orders import PEAK
 from stowplan.portfolio.packing.search import HeuristicSearch
 
-#: Maximum number of rounds of the quick local search. If it does not reach the target, all candidates for packing run.
+#: Maximum number of rounds of the quick local search. If the search does not reach the target, :func:`stowplan.solve` runs all
+#: of its methods for packing.
 _MAX_CLIMBS = 60
 
 
@@ -65,8 +67,8 @@ class Arena:
         Maps an operator's position in this order to its position in the file. An operator that is missing has the same position
         in both.
     pairs
-        Pairs of tensors that may share bytes. A pair of an operand and a result is used only if, in this order, the operand is
-        live for the last time when the result is created.
+        Pairs of tensors that may share bytes (:mod:`stowplan.backends.tflm.overlap`). A pair of an operand and a result is used
+        only if, in this order, the operand is live for the last time when the result is created.
     """
 
     def __init__(
@@ -100,9 +102,10 @@ class Arena:
         self.problem = self._problem(lambda sizes: sizes)
 
     def _problem(self, pieces: Callable[[tuple[int, ...]], tuple[int, ...]]) -> Problem:
-        """The packing problem of tensors, scratch buffers, and buffers with fixed offsets.
+        """Returns the packing problem of tensors, scratch buffers, and buffers with fixed offsets.
 
-        ``pieces`` gets the sizes of an operator's scratch buffers and returns the sizes of the buffers that stand for them.
+        ``pieces`` takes the sizes of an operator's scratch buffers, and returns the sizes of the buffers that represent them in
+        the problem.
         """
         scopes, count, tensors = self._scopes, len(self._model.planned), self._model.tensors
         shared: dict[int, list[Overlap]] = {}
@@ -128,9 +131,10 @@ class Arena:
         return Problem(name=self._model.name, buffers=(*buffers, *self._model.problem.buffers[count:]))
 
     def place(self, planned_offsets: Sequence[int]) -> Placement:
-        """Simulates the runtime's planner, with these offsets in bytes of the tensors ``model.planned``, in their order.
+        """Simulates the runtime's planner.
 
-        If ``planned_offsets`` is empty, the runtime plans these tensors itself, as it does for the original file.
+        ``planned_offsets`` are the offsets in bytes of the tensors in ``model.planned``, in the same order. If it is empty, the
+        runtime plans these tensors itself, as it does for the original file.
         """
         model = self._model
         offsets = [at if number in model.fixed else AT_RUNTIME for number, at in enumerate(model.offsets)]
@@ -159,7 +163,7 @@ class Arena:
         return Placement(greedy.head(requests, places), offsets, scratch, self.problem, plan, self._pairs)
 
     def best(self, search: Search, bound: int) -> Placement:
-        """The best placement that a search finds.
+        """Searches for the placement with the smallest head.
 
         In the packing problem of this search, all scratch buffers of an operator are one buffer. The runtime chooses their
         offsets itself, in the space that is left for this buffer.
@@ -179,7 +183,7 @@ class Arena:
 
 
 def _pack(problem: Problem, search: Search, target: int) -> tuple[Sequence[int], int]:
-    """Packs the buffers by a quick local search and, if that does not reach the target height, by all candidates for packing.
+    """Packs the buffers by a quick local search and, if that does not reach the target height, by :func:`stowplan.solve`.
 
     Returns
     -------

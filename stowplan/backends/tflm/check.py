@@ -3,7 +3,8 @@
 The simulation records for each unit of 16 bytes of the arena which tensor was written to it last. A tensor was overwritten too
 early if a unit of its bytes belongs to another tensor when its value is needed. The *value* of a tensor is symbolic: it says
 which operator wrote it. Tensors are given by their indices among the tensors of all subgraphs, as the plan in the file counts
-them (its *offline plan*).
+them (its *offline plan*). A *kernel* is the code of an operator in the runtime, TensorFlow Lite Micro, and a *scratch buffer*
+is temporary memory of a kernel. The *head* of the arena has all tensors and scratch buffers that a plan may place.
 
 This module shares no code with the modules that read, order and plan models, except for access to the fields of a flatbuffer.
 The table ``effects`` of ``tflite.toml`` says which operators have side effects, and which may end an inference before later
@@ -57,7 +58,7 @@ class _Operator:
     has_shared_effect: bool
     """Whether it must keep its order relative to all other operators with this flag."""
     has_state: bool
-    """Whether its kernel has a state."""
+    """Whether its kernel keeps a state from one inference to the next."""
     may_end: bool
     """Whether it may end the inference, so that no later operator runs."""
 
@@ -125,7 +126,10 @@ class _Model:
 
 
 def _result_shape(code: int, declared: list[int], operands: list[list[int]], option: Callable[[int, str], int]) -> list[int]:
-    """The shape of a result. Some kernels compute it and ignore the declared shape; all others use the declared one."""
+    """Returns the shape of a result. Some kernels compute it and ignore the declared shape; all others use the declared one.
+
+    ``operands`` are the shapes of the operands, and ``option`` reads an option by its field and format.
+    """
     first, second = [*operands, [], []][:2]
     if code == 22:  # RESHAPE
         rest = [extent for extent in declared if extent != -1]
@@ -168,8 +172,8 @@ class _Simulation:
     shift
         Number that is subtracted from positions of tables, so that operators have the same keys in files of different length.
     shares
-        For each (operand, result) that may share bytes: the least number of bytes from the start of the result to the end of
-        the operand. None in place of the number means that the result may only have the offset of the operand.
+        The tensors that may share bytes: from (operand, result) to the least number of bytes from the start of the result to
+        the end of the operand. None in place of the number means that the result may only have the offset of the operand.
     kept
         Tensors that must be unchanged at the end.
     """
@@ -211,13 +215,13 @@ class _Simulation:
         self._expect(kept, "before the end of the run")
 
     def _span(self, number: int) -> slice | None:
-        """The units of the arena that a tensor occupies; None if it has no offset or no bytes there."""
+        """Returns the units of the arena that a tensor occupies; None if it has no offset or no bytes there."""
         if not self._offsets or self._offsets[number] < 0 or not self._model.sizes[number]:
             return None
         return slice(self._offsets[number] // _UNIT, (self._offsets[number] + self._model.sizes[number]) // _UNIT)
 
     def _mark(self, number: int, span: slice) -> int:
-        """A number that identifies the contents of a tensor together with its position in the arena."""
+        """Returns a number that identifies the contents of a tensor together with its position in the arena."""
         return self._contents.get(number, 0) * len(self._owner) + int(span.start)
 
     def _write(self, numbers: Iterable[int], value: object, copied: int | None = None) -> None:
@@ -326,11 +330,16 @@ def faults(
     unchecked
         Indices of the tensors whose offsets were fixed in ``source``. They may share bytes with one another.
     shares
-        For each (operand, result) of an operator that may share bytes while it runs: the least number of bytes from the start
-        of the result to the end of the operand's elements. None in place of the number means that the result may only have the
-        operand's offset. All other tensors must not share bytes while both are needed.
+        The tensors that may share bytes while an operator runs: from (operand, result) to the least number of bytes from the
+        start of the result to the end of the operand's elements. None in place of the number means that the result may only
+        have the operand's offset. All other tensors must not share bytes while both are needed.
     kept
         Indices of the inputs that must be preserved until the end of the inference.
+
+    Raises
+    ------
+    InputError
+        A reference in one of the files points beyond its end.
     """
     before, after = _Model(source), _Model(planned)
     words, counts = after.plan, [len(after.graphs), len(after.sizes)]

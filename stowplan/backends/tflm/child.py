@@ -1,8 +1,8 @@
 """A script that runs TensorFlow Lite Micro in a process of its own, because a fault of the runtime ends the process.
 
-Its argument is a folder with a job in the file ``job.json``. The field ``models`` of the job names files of models in the
-folder, and the field ``plenty`` is the size in bytes of an arena that is certainly large enough. The script prints its answer
-as JSON on standard output.
+An *inference* is one run of a model. The script's argument is a folder with a job in the file ``job.json``. The field
+``models`` of the job names files of models in the folder, and the field ``plenty`` is the size in bytes of an arena that is
+certainly large enough. The script prints its answer as JSON on standard output.
 
 Without the field ``runs``, the answer is the head of each model. The *head* of an arena has activations and scratch buffers,
 and the *tail* has persistent data. With ``runs``, the script measures the models ``source`` and ``planned``, runs both, and
@@ -30,14 +30,14 @@ _UNIT = 16
 
 
 def _interpreter(data: bytes, arena: int) -> Any:
-    """An interpreter of a model with an arena of this size."""
+    """Returns an interpreter of a model with an arena of this size."""
     from tflite_micro import runtime
 
     return runtime.Interpreter.from_bytes(data, arena_size=arena)
 
 
 def memory(data: bytes, arena: int) -> tuple[int, int]:
-    """The sizes of head and tail in bytes, as the runtime prints them; ``arena`` is the size of the arena in bytes.
+    """Returns the sizes of head and tail in bytes, as the runtime prints them; ``arena`` is the size of the arena in bytes.
 
     Raises RuntimeError if the runtime does not support the model. If the arena is too small, the runtime may crash instead.
     """
@@ -74,7 +74,7 @@ def _fits(data: bytes, arena: int) -> bool:
 
 
 def least(data: bytes, plenty: int) -> int:
-    """Size in bytes, a multiple of 16, of the smallest arena in which the model can be prepared.
+    """Returns the size in bytes, a multiple of 16, of the smallest arena in which the model can be prepared for inferences.
 
     ``plenty`` is the size in bytes of an arena that is certainly large enough. Raises the errors of :func:`memory`.
     """
@@ -96,7 +96,7 @@ def outputs(
 ) -> list[tuple[int, bytes]]:
     """Runs inferences; returns for each its status, which is 0 if it was completed, and the bytes of all its outputs.
 
-    The outputs are empty if the inference was not completed.
+    The outputs are empty if the inference was not completed. RuntimeError is raised if the runtime does not support the model.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def outputs(
 
 
 def _numbers(details: Any) -> list[int]:
-    """The indices of all inputs or outputs: the numbers from 0 for which ``details`` of the interpreter does not fail."""
+    """Returns the indices of all inputs or outputs: the numbers from 0 on for which the function ``details`` does not fail."""
     numbers: list[int] = []
     while True:
         try:
@@ -179,7 +179,7 @@ def _run(source: bytes, planned: bytes, apart: bytes, job: dict[str, Any], folde
 
 
 def _answer(job: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """The answer to a job, as the module's docstring describes it."""
+    """Returns the answer to a job, as the module's docstring describes it."""
     models = {name: (folder / name).read_bytes() for name in job["models"]}
     if job.get("runs"):
         return _run(models["source"], models["planned"], models["apart"], job, folder)

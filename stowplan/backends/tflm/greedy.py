@@ -1,9 +1,10 @@
 """A model of the planner of TensorFlow Lite Micro: where the runtime places buffers, and how large its head is.
 
-It follows the runtime's rules. A buffer with a planned offset is placed at this offset. All other buffers follow by decreasing
-size; of two buffers of equal size, the one that was requested later comes first. Each is placed in the lowest gap that is large
-enough between the buffers that are placed already and are live at the same time. Time is counted in *scopes*: each operator,
-and each subgraph that an operator calls, begins a new one.
+The *head* is the part of the runtime's arena that has tensors and scratch buffers, the temporary memory of operators. The
+module follows the runtime's rules. A buffer with a planned offset is placed at this offset. All other buffers follow by
+decreasing size; of two buffers of equal size, the one that was requested later comes first. Each is placed in the lowest gap
+that is large enough between those buffers that are placed already and that are live at the same time. Time is counted in
+*scopes*: each operator, and each subgraph that an operator calls, begins a new one.
 
 The module also places *preserved inputs*, whose bytes nothing overwrites during an inference, above all other buffers. The user
 names them by ``--keep``.
@@ -61,7 +62,7 @@ def place(requests: Sequence[Request]) -> list[int]:
 
 
 def head(requests: Sequence[Request], offsets: Sequence[int]) -> int:
-    """Bytes of the head if the requested buffers have these offsets."""
+    """Returns the size of the head in bytes if the requested buffers have these offsets."""
     return max((offset + request.size for offset, request in zip(offsets, requests, strict=True)), default=0)
 
 
@@ -71,7 +72,7 @@ def preserved_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
     Raises
     ------
     InputError
-        No input or several inputs have a name, or the offset of an input in the file is fixed.
+        No input or several inputs have a name, or the file has an offset for an input that must stay as it is.
     """
     inputs = model.subgraphs[0].inputs
     kept = dict.fromkeys(named_inputs(names, ((model.tensors[number].own_name, number) for number in inputs)))

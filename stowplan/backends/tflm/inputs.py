@@ -1,5 +1,7 @@
 """Inputs on which a model is run with and without its plan: given by the user, or drawn at random.
 
+An *inference* is one run of a model, and a *seed* is the number of a set of random inputs for several inferences.
+
 Some operators read indices, axes or sizes from tensors, and the kernels of TensorFlow Lite Micro read or write outside of their
 tensors if these numbers are not valid. If such an operand is an input of the model, valid numbers are drawn for it. There may
 be views and casts between the input and the operand, and the operand may be in a subgraph that an IF or a WHILE runs. If other
@@ -41,7 +43,7 @@ _INT64_MAX = np.iinfo(np.int64).max
 def draw_inputs(
     model: TfliteModel, seeds: int, inferences: int, kept: Sequence[int], given: Mapping[int, NDArray[Any]]
 ) -> dict[str, NDArray[Any]]:
-    """Returns values of all inputs for all inferences, by ``SEED.INFERENCE.INPUT`` (three numbers).
+    """Returns values of all inputs for all inferences, by ``SEED.INFERENCE.INPUT`` (three numbers, counted from 0).
 
     Parameters
     ----------
@@ -50,8 +52,8 @@ def draw_inputs(
     kept
         Positions of the inputs that have the same values in all inferences of a set.
     given
-        Values that the user gives, by the position of the input: an array of its shape, or with one more axis in front, along
-        which are the values of at least as many inferences. All other inputs are drawn.
+        Values that the user gives, by the position of the input. An array has the shape of the input, or one more axis in
+        front, which counts at least ``inferences`` inferences. All other inputs are drawn.
 
     Raises
     ------
@@ -72,7 +74,7 @@ def draw_inputs(
 
 
 def _draw(generator: np.random.Generator, tensor: TfliteTensor, low: NDArray[Any], high: NDArray[Any]) -> NDArray[Any]:
-    """[elements] Random numbers of the tensor's type from ``low`` to ``high``, which are arrays of the same length.
+    """Returns [elements] random numbers of the tensor's type from ``low`` to ``high``, which are arrays of the same length.
 
     A floating-point element without a range has a standard normal distribution. Raises UnsupportedError for a type that NumPy
     does not have.
@@ -101,7 +103,7 @@ def read_inputs(model: TfliteModel, path: str | Path) -> tuple[dict[int, NDArray
     ----------
     path
         An archive of arrays (``.npz``). Each array has the name of an input, or ``:2`` for the third input. It has the shape of
-        the input, or one more axis in front, along which the inferences are.
+        the input, or one more axis in front, which counts the inferences.
 
     Returns
     -------
@@ -111,8 +113,12 @@ def read_inputs(model: TfliteModel, path: str | Path) -> tuple[dict[int, NDArray
     Raises
     ------
     InputError
-        The file cannot be read, an array belongs to no input or to several, has another type or shape, or arrays have different
-        numbers of inferences.
+        One of these:
+
+        - the file cannot be read
+        - an array belongs to no input, to several inputs, or to the same input as another array
+        - an array has another type or shape than the input
+        - arrays have different numbers of inferences
     """
     tensors = [model.tensors[number] for number in model.subgraphs[0].inputs]
     given: dict[int, NDArray[Any]] = {}
@@ -137,7 +143,7 @@ def read_inputs(model: TfliteModel, path: str | Path) -> tuple[dict[int, NDArray
 
 
 def _ranges(model: TfliteModel) -> dict[int, NDArray[Any]]:
-    """The valid numbers of inputs, by the index of the input's tensor.
+    """Returns the valid numbers of inputs, by the index of the input's tensor.
 
     Each is an array [2, elements] with the least and the largest valid number of each element; ± :data:`_INT64_MAX` if all
     numbers are valid.
@@ -173,10 +179,12 @@ def _ranges(model: TfliteModel) -> dict[int, NDArray[Any]]:
 
 
 def _valid(code: int, shapes: Sequence[_Shape], result: _Shape, axis: int) -> list[tuple[int, Any, Any]]:
-    """Operands whose numbers must be valid, each as its position and the least and largest valid numbers of its elements.
+    """Returns the operands whose numbers must be valid: for each its position, and the least and largest valid number of its
+    elements.
 
-    If there are fewer numbers than elements, they are repeated. Sizes and axes must agree with the shape of the result in the
-    file, which does not depend on the operands. The list is empty for operators that accept all numbers, and for unknown ones.
+    The valid numbers are a number or an array; an array with fewer numbers than the operand has elements is repeated. Sizes and
+    axes must agree with the shape of the result in the file, which does not depend on the operands. The list is empty for
+    operators that accept all numbers, and for unknown ones.
 
     Parameters
     ----------

@@ -1,17 +1,21 @@
 """Access models of the kernels of TensorFlow Lite Micro: how close to the end of an operand the operator's result may begin.
 
-If the result of an operator lies in the bytes of an operand, the operator's code (its *kernel*) must read each byte of the
-operand for the last time before it overwrites the byte. An *access model* of a kernel gives, for each element of the result in
-the order in which they are written, the lowest element of the operand that is read for it. Let ``unread[j]`` be the lowest
-element that is read after element ``j`` of the result is written. Let elements have ``v`` bytes in the operand and ``w`` bytes
-in the result, and let ``operand`` and ``result`` be the two offsets. Then no element is overwritten before its last read if and
-only if, for every ``j`` after which an element is read,
+The code of an operator is its *kernel*. If the result of an operator lies in the bytes of an operand, the kernel must read each
+byte of the operand for the last time before it overwrites the byte. Elements of the result are written one after the other. An
+*access model* of a kernel gives the lowest element of the operand that is read for each of them. Let ``unread[j]`` be the
+lowest element that is read after element ``j`` of the result is written. Let elements have ``v`` bytes in the operand and ``w``
+bytes in the result, and let ``operand`` and ``result`` be the two offsets. Then no element is overwritten before its last read
+if and only if, for every ``j`` after which an element is read,
 
     result + (j + 1) * w <= operand + unread[j] * v
 
-The *distance* from the start of the result to the end of the operand must therefore be at least the largest of
-``(elements of the operand - unread[j]) * v + (j + 1) * w``. For functions that copy by ``memcpy``, whose source and target must
-not overlap, ``unread[j]`` also counts the elements that are read by the copy that writes ``j``.
+The *distance* is the number of bytes from the start of the result to the end of the operand. It must therefore be at least the
+largest of these numbers, over all ``j``:
+
+    (elements of the operand - unread[j]) * v + (j + 1) * w
+
+For functions that copy by ``memcpy``, whose source and target must not overlap, ``unread[j]`` also counts the elements that are
+read by the copy that writes ``j``.
 
 Sources: the loops of ``tensorflow/lite/kernels/internal/reference`` and ``tensorflow/lite/micro/kernels`` in tflite-micro, and
 ``Source/ConvolutionFunctions`` of CMSIS-NN, August 2026.
@@ -88,8 +92,8 @@ class _Access:
     """The access model of a kernel and one of its operands."""
 
     first: Ints
-    """[elements of the result] The lowest element of the operand that is read for each element of the result, after the element
-    before it was written; :data:`_NOTHING` if none is read."""
+    """[elements of the result] For each element of the result, the lowest index of the operand's elements that the kernel reads
+    for it, that is, after it has written the element before; :data:`_NOTHING` if it reads none."""
     is_copied: bool = False
     """Whether the elements that are read for an element of the result may be read after it is written, as by ``memcpy``."""
 
@@ -118,9 +122,9 @@ def distance(
 ) -> int | None:
     """Returns the least distance with which the kernel overwrites no element of the operand before its last read.
 
-    The distance is the number of bytes from the start of the result to the end of the operand's elements; padding that was
+    The distance is the number of bytes from the start of the result to the end of the operand's elements. Padding that was
     added to the operand's size lies beyond that end. Every larger distance is safe as well. If an operator reads one tensor as
-    several operands, the tensor needs the largest of their distances; if one of them is None, the result and the tensor must
+    several operands, call this for each of them and use the largest distance. If one is None, the tensor and the result must
     not overlap.
 
     Parameters
@@ -144,8 +148,8 @@ def distance(
     Returns
     -------
     int or None
-        The distance in bytes; 0 if the kernel reads the whole operand before it writes the result; None if the two must not
-        overlap, or if there is no access model.
+        The distance in bytes. It is 0 if the kernel reads the whole operand before it writes the result, and None if the two
+        must not overlap or if there is no access model.
 
     Raises
     ------
@@ -170,7 +174,7 @@ def distance(
 
 
 def _least_distance(call: _Call, access: _Access) -> int | None:
-    """The distance by the formula in the module's docstring; None if it is so large that the two do not overlap."""
+    """Returns the distance by the formula in the module's docstring; None if it is so large that the two do not overlap."""
     item, result_item = _ITEM_BYTES[call.types[call.operand]], _ITEM_BYTES[call.types[-1]]
     unread = np.minimum.accumulate(access.first[::-1])[::-1]
     if not access.is_copied:
@@ -186,9 +190,12 @@ def _least_distance(call: _Call, access: _Access) -> int | None:
 def _as_reference_in_cmsis_nn(operator: str, call: _Call) -> bool:
     """Whether CMSIS-NN's kernel reads no element later than the reference kernel does, in its plain, DSP and vector code.
 
-    It reads later elements in four cases: convolutions with filters of one row compute one output channel after the other;
-    grouped convolutions compute one group after the other; depthwise convolutions of many channels compute blocks of channels;
-    and depthwise convolutions of one channel run as ordinary convolutions.
+    It reads elements later in four cases:
+
+    - convolutions with filters of one row compute one output channel after the other
+    - grouped convolutions compute one group after the other
+    - depthwise convolutions of many channels compute blocks of channels
+    - depthwise convolutions of one channel run as ordinary convolutions
     """
     if operator not in _CMSIS_NN or {call.types[0], call.types[1], call.types[-1]} != {"int8"}:
         return False
@@ -199,7 +206,7 @@ def _as_reference_in_cmsis_nn(operator: str, call: _Call) -> bool:
 
 
 def _element_wise(call: _Call) -> _Access | None:
-    """One loop over the result; operands are broadcast along dimensions of size 1."""
+    """The kernel has one loop over the result; operands are broadcast along dimensions of size 1."""
     if len(call.source) > len(call.result):
         return None
     indices = np.arange(prod(call.source)).reshape(call.source)
@@ -261,9 +268,10 @@ def _windows(call: _Call, height: int, width: int, channels: Ints) -> _Access | 
 
 
 def _first_taps(size: int, places: int, taps: int, stride: int, dilation: int, padding: str) -> Ints | None:
-    """[places] Along a dimension of ``size``, the first index that each window reads; -1 if it reads none.
+    """Returns [places] the first index that each window reads along one dimension of the operand; -1 if it reads none.
 
-    Returns None if the number of places does not agree with the padding.
+    ``size`` is the operand's extent along this dimension, ``places`` the result's extent, and ``taps`` the window's. None is
+    returned if ``places`` does not agree with the padding.
     """
     extent = (taps - 1) * dilation + 1
     if places != (-(-size // stride) if padding == "SAME" else -(-(size - extent + 1) // stride)):
@@ -284,7 +292,7 @@ def _fully_connected(call: _Call) -> _Access | None:
 
 
 def _row_wise(call: _Call) -> _Access | None:
-    """A row is read once or twice, and then once more while the row of the result is written, element by element."""
+    """The kernel reads a row once or twice, and then once more, element by element, while it writes the row of the result."""
     return _Access(np.arange(prod(call.result))) if call.source == call.result else None
 
 
@@ -305,7 +313,7 @@ def _pad(call: _Call) -> _Access | None:
 
 
 def _concatenation(call: _Call) -> _Access | None:
-    """Contiguous runs of the operands are copied in turn, each by ``memcpy``."""
+    """The kernel copies contiguous pieces of the operands in turn, each by ``memcpy``."""
     axis = call.attributes["axis"] % len(call.result)
     runs = [prod(shape[axis:]) for shape in call.shapes[:-1]]
     outer = prod(call.result[:axis])
@@ -318,7 +326,8 @@ def _concatenation(call: _Call) -> _Access | None:
 
 
 def _mean(call: _Call) -> _Access | None:
-    """Floating-point means of whole images, for each channel. Other means set the result to 0 before they read."""
+    """Only floating-point means of whole images, for each channel, have a model: other means set the result to 0 before they
+    read."""
     axes = call.attributes.get("axis", ())
     if (
         call.operand
@@ -342,7 +351,8 @@ def _transpose(call: _Call) -> _Access | None:
 
 
 def _transposed_convolution(call: _Call) -> _Access | None:
-    """Integers are accumulated in scratch memory before the result is written; other types in the result itself."""
+    """The kernel accumulates integers in scratch memory before it writes the result; other types have no model, because it
+    accumulates them in the result itself."""
     if call.operand != 2 or call.types[2] not in ("int8", "int16"):
         return None
     first = np.full(prod(call.result), _NOTHING)

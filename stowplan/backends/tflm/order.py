@@ -1,8 +1,9 @@
 """Finds orders of a model's operators that need less memory than the order in the file.
 
-Each subgraph is a problem of operator order. The *peak* of a subgraph in an order is the largest number of bytes that are live
-at once while it runs. The *bytes inside* an operator are the bytes of its scratch buffers plus the largest peak of the
-subgraphs that it calls. They count as a tensor that the operator writes and that no operator reads.
+For each subgraph, a problem of *operator order* asks for the order with the lowest peak. The *peak* of a subgraph in an order
+is the largest number of bytes that are live at once while it runs. A *scratch buffer* is temporary memory of an operator. The
+*bytes inside* an operator are the bytes of its scratch buffers plus the largest peak of the subgraphs that it calls. They count
+as a tensor that the operator writes and that no operator reads.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class OperatorOrder:
     """A lower bound on the peak of the first subgraph, in bytes, over all orders; 0 if nothing is proven."""
 
     def subgraphs(self, model: TfliteModel) -> list[Subgraph]:
-        """The model's subgraphs with their operators in this order."""
+        """Returns the model's subgraphs with their operators in this order."""
         subgraphs = list(model.subgraphs)
         for graph, order in self.orders.items():
             subgraphs[graph] = replace(subgraphs[graph], operators=tuple(subgraphs[graph].operators[at] for at in order))
@@ -97,7 +98,7 @@ class _OrderSearch:
         return OperatorOrder({graph: order for graph, order in orders.items() if list(order) != sorted(order)}, bound)
 
     def _order(self, graph: int) -> _OrderedGraph:
-        """A subgraph in its best order, which is computed once."""
+        """Returns a subgraph in its best order, which is computed once."""
         if graph not in self._found:
             self._found[graph] = self._solve(graph)
         return self._found[graph]
@@ -126,8 +127,11 @@ class _OrderSearch:
         return _OrderedGraph(order, peak, bound)
 
     def _bytes_inside(self, graph: int, position: int, operator: Operator) -> tuple[int, int]:
-        """Bytes inside an operator: with the orders that were found for the subgraphs that it calls, and a lower bound on these
-        bytes over all orders of these subgraphs."""
+        """Returns the bytes inside an operator, and a lower bound on them.
+
+        The bytes hold for the orders that were found for the subgraphs that the operator calls, and the bound holds for all
+        orders of these subgraphs.
+        """
         scratch = sum(map(rounded, self._scratch.get((graph, position), ())))
         called = [self._order(callee) for callee in operator.calls]
         return scratch + max((order.peak for order in called), default=0), scratch + max(
@@ -135,7 +139,7 @@ class _OrderSearch:
         )
 
     def problem(self, graph: int, bytes_inside: Sequence[int] = ()) -> Problem:
-        """The problem of operator order of a subgraph.
+        """Returns the problem of operator order of a subgraph.
 
         ``bytes_inside`` has a number for each operator; if it is empty, all are 0. Raises InputError if several operators write
         the same tensor.
@@ -208,22 +212,25 @@ def improve_order(
 
 
 def lower_bound(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequence[Pair]) -> int:
-    """A lower bound on the head over all orders, if tensors may share bytes.
+    """Returns a lower bound in bytes on the head over all orders, if some pairs of tensors may share bytes.
 
-    The bound is the largest number of bytes that an operator needs while it runs: the bytes of its tensors and scratch buffers,
-    minus the bytes that its result may share with operands. The bytes of other tensors that are live at that time in every
-    order are added, because these share no bytes then. Copies and their originals do not count among the other tensors, because
-    they may occupy the same bytes.
+    The *head* is the part of the arena that has tensors and scratch buffers. The bound is the largest number of bytes that an
+    operator needs while it runs:
+
+    - the bytes of its tensors and scratch buffers
+    - minus the bytes that its result may share with operands
+    - plus the bytes of all other tensors that are live at that time in every order. They share no bytes then, except for copies
+      and their originals, which are therefore left out.
 
     Parameters
     ----------
     lives
-        Live ranges of tensors and operators in the order of the file. Only the sets of operators that run, and of tensors that
-        are read before they are written, are used.
+        Live ranges of tensors and operators in the order of the file. Only two sets are used: the operators that run, and the
+        tensors that are read before they are written.
     scratch
         Sizes of scratch buffers in bytes, by the operator's position in the file.
     pairs
-        The pairs of tensors that may share bytes.
+        The pairs of tensors that may share bytes (:mod:`stowplan.backends.tflm.overlap`).
     """
     sharing: dict[tuple[int, int], list[Pair]] = {}
     copies: dict[int, set[int]] = {}
@@ -255,7 +262,8 @@ def lower_bound(model: TfliteModel, lives: Scopes, scratch: Scratch, pairs: Sequ
 
 
 def _forced_others(model: TfliteModel, graph: int, ignored: set[int]) -> list[int]:
-    """[operators] Bytes of the tensors that an operator does not use, but that are live in every order while it runs.
+    """Returns [operators] the bytes of the tensors that an operator does not use, but that are live while it runs in every
+    order.
 
     The tensors with the indices ``ignored`` do not count.
     """

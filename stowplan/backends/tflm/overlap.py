@@ -1,6 +1,7 @@
 """Finds the pairs of tensors that may share bytes, from the reads and writes of the kernels of a model's operators.
 
-A *kernel* is the code of an operator. A tensor is *planned* if a plan gives it an offset in the head of the arena.
+A *kernel* is the code of an operator in TensorFlow Lite Micro. Activations are in one range of memory, the *arena*. A tensor is
+*planned* if a plan gives it an offset there. Numbers of operators, types and fields are those of the TensorFlow Lite schema.
 """
 
 from __future__ import annotations
@@ -65,9 +66,11 @@ class Pair(NamedTuple):
 def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
     """Finds all pairs of a model for a set of kernels: ``reference``, ``cmsis-nn``, or ``none``, for which there are no pairs.
 
-    There are no pairs for operators that call subgraphs, use variables, are custom, or have several results. There is also no
-    pair whose operand is an output of its subgraph and would be overwritten. Live ranges are not considered here. Any two
-    copies of one tensor are a pair.
+    ``reference`` are the portable kernels of TensorFlow Lite Micro, and ``cmsis-nn`` those for Arm processors. Any two copies
+    of one tensor are a pair. Live ranges are not considered here. There are no pairs for these operators and operands:
+
+    - operators that call subgraphs, use variables, are custom, or have several results
+    - operands that are outputs of their subgraph and would be overwritten
 
     Raises
     ------
@@ -119,7 +122,7 @@ class _OperatorReader:
         self._writers = Counter(number for every in graphs_writes for writes in every for number in writes)
 
     def pairs(self, place: tuple[int, int], operator: Operator) -> list[Pair]:
-        """The pairs of one operator, whose subgraph and position in it are ``place``."""
+        """Returns the pairs of one operator, whose subgraph and position in it are ``place``."""
         tensors, name = self._model.tensors, schema.OPERATORS.get(operator.code)
         operands_and_results = (*operator.reads, *operator.writes)
         if name is None or len(operator.writes) != 1 or any(tensors[number].is_variable for number in operands_and_results):
@@ -151,7 +154,7 @@ class _OperatorReader:
         return pairs
 
     def _distance(self, name: str, operands: list[int], result: int, attributes: dict[str, Any], operand: int) -> int | None:
-        """The least distance from the start of the result to the end of an operand; None if they may not share bytes.
+        """Returns the least distance from the start of the result to the end of an operand; None if they may not share bytes.
 
         If the operator reads the tensor as several operands, the largest of their distances is returned.
         """
@@ -169,7 +172,10 @@ class _OperatorReader:
         return None if None in distances else max(other for other in distances if other is not None)
 
     def _attributes(self, name: str, operator: Operator, operands: list[int]) -> dict[str, Any] | None:
-        """The options and constant operands on which the kernel's reads depend, by name; None if one is missing or invalid."""
+        """Returns the options and constant operands on which the kernel's reads depend, by name.
+
+        It is None if one of them is missing or invalid.
+        """
         attributes: dict[str, Any] = {}
         fields = _OPTIONS.get(name, ())
         at = self._file.field(operator.table, schema.OPERATOR_OPTIONS)
@@ -193,7 +199,7 @@ class _OperatorReader:
         return attributes
 
     def _values(self, number: int) -> list[int] | None:
-        """The constant integers of a tensor; None if the file has none for it."""
+        """Returns the constant integers of a tensor; None if the file has none for it."""
         tensor = self._model.tensors[number]
         form = _STRUCT_FORMATS.get(schema.TYPES.get(tensor.kind, ""))
         holder = self._holders[self._file.number(self._tables[number], schema.TENSOR_BUFFER, "I")]

@@ -1,9 +1,10 @@
 """Plans a model's arena: finds an order of operators and offsets of tensors, and writes them into the model.
 
-The *head* is the part of the arena that is planned: activations and scratch buffers. It never needs more bytes than with the
-runtime's own planner, unless inputs are *preserved*: nothing overwrites their bytes, so that they need not be set again before
-the next inference. If the reads and writes of an operator's code (its *kernel*) are known, its result may share bytes with its
-operands.
+TensorFlow Lite Micro (TFLM, in short the *runtime*) places all data in one array, the *arena*. Its *head* is the part that is
+planned: activations and *scratch buffers*, the temporary memory of operators. The head never needs more bytes than with the
+runtime's own planner, unless inputs are *preserved*. Nothing overwrites the bytes of a preserved input during an *inference* (a
+run of the model), so that it need not be set again before the next one. If the reads and writes of an operator's code (its
+*kernel*) are known, its result may share bytes with its operands.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Summary(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Proven lower bound on the head: over all orders of the operators if :attr:`any_order`, otherwise for the order of the
     plan.
 
-    It assumes that two live tensors share bytes only if :attr:`kernels` are known to allow it.
+    It is proven for plans in which live tensors share bytes only if this is known to be safe with the kernels :attr:`kernels`.
     """
     any_order: bool
     """Whether the bound holds for all orders of the operators."""
@@ -173,8 +174,8 @@ def plan_model(
     ------
     InputError
         The file cannot be read, contains a plan that is not to be replaced, or has an operator whose scratch buffers have
-        unknown sizes. A name of ``keep`` is that of no input, of several, or of one with a fixed offset. A file with sizes of
-        scratch buffers is invalid.
+        unknown sizes. A name of ``keep`` is the name of no input, of several inputs, or of an input whose offset in the file
+        must stay. A file with sizes of scratch buffers is invalid.
     UsageError
         Sizes of scratch buffers are invalid or for an operator that does not exist, or there is no such set of kernels.
     VerificationError
@@ -335,8 +336,8 @@ def plan_and_run(
     Returns
     -------
     (Planned, Run or None, str)
-        The plan; the measurements and the comparison of outputs, None if no model was run; and the reason why no model was run,
-        empty if models were run.
+        The plan; the measurements and the comparison of outputs; and an empty text. If no model was run, the measurements are
+        None, and the text gives the reason.
 
     Raises
     ------
@@ -401,7 +402,9 @@ def _scratch_sizes(
     measured: scratch_memory.Scratch | None,
     path: str | Path,
 ) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Sizes in bytes of all scratch buffers: given by the user, otherwise measured, otherwise those of the reference kernels.
+    """Returns the sizes in bytes of all scratch buffers.
+
+    The user gives them; otherwise they are measured, and otherwise they are those of the reference kernels.
 
     Raises InputError if the sizes for an operator are not known, and the errors of :func:`~.scratch.read_sizes`.
     """

@@ -1,7 +1,9 @@
 """Checks a plan in a JSON file against its model, for ``stowplan verify MODEL PLAN``.
 
-The model is written with the plan's offsets and orders, and :mod:`stowplan.backends.tflm.check` reads it back, in the same way
-as when the plan was made.
+A plan has the offset of each tensor in the runtime's memory, the *arena*, and the order of the operators. A *kernel* is the
+code of an operator, a *scratch buffer* is its temporary memory, and the *head* is the part of the arena that is planned. The
+model is written with the plan's offsets and orders, and :mod:`stowplan.backends.tflm.check` reads it back, in the same way as
+when the plan was made.
 """
 
 from __future__ import annotations

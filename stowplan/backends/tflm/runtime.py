@@ -1,8 +1,9 @@
 """Runs TensorFlow Lite Micro, if its Python package is installed, to measure memory and to compare outputs.
 
-It measures scratch buffers (temporary memory of a kernel), the smallest arena with which a model runs, and the two parts of the
-arena: the *head*, which has activations and scratch buffers, and the *tail*, which has persistent data. The *reference kernels*
-are the runtime's portable implementations of operators.
+It measures scratch buffers (temporary memory of a *kernel*, the code of an operator) and the smallest arena with which a model
+runs. The arena has two parts, which are measured as well: the *head* has activations and scratch buffers, and the *tail* has
+persistent data. The *reference kernels* are the runtime's portable implementations of operators. An *inference* is one run of a
+model. The runtime runs in a child process (:mod:`stowplan.backends.tflm.child`).
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ WHEEL, _PACKAGE = "tflite-micro", "tflite_micro"
 #: Number of the type of resource handles in the TensorFlow Lite schema.
 _RESOURCE_TYPE = 13
 
-#: The runtime may end an inference early. At most this many inferences are run for each one that should be completed.
+#: The runtime may end an inference early, and another one is then run instead. In all, at most this many inferences are run for
+#: each one that should be completed.
 _MAX_TURNS_FACTOR = 16
 
 #: Signals that end a process because of a fault: SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV.
@@ -97,8 +99,8 @@ def measured(model: TfliteModel, *, every: bool = False, timeout: float = 120.0)
     ----------
     every
         Whether all operators are measured. By default an operator is measured only if its reference kernel requests scratch
-        memory, or if that is not known. Operators that call subgraphs, use resources or read a tensor whose shape a kernel
-        computes cannot run alone and are never measured.
+        memory, or if that is not known. Operators that cannot run alone are never measured: those that call subgraphs, use
+        resources, or read a tensor whose shape a kernel computes.
     timeout
         Seconds after which the runtime's process is ended.
 
@@ -172,10 +174,13 @@ def run(
     Raises
     ------
     UnsupportedError
-        The runtime is not installed, does not support the model, fails on it, or takes longer than the timeout; or a kernel
-        computes the shape of an output and ignores the declared one.
+        One of these:
+
+        - the runtime is not installed
+        - it does not support the model, fails on it, or takes longer than the timeout
+        - a kernel computes the shape of an output and ignores the declared shape
     InputError
-        A name of ``keep`` is that of no input, of several, or of one with a fixed offset.
+        A name of ``keep`` is the name of no input, of several inputs, or of an input whose offset in the file must stay.
     VerificationError
         The runtime's process crashes while it runs the planned model.
     """
@@ -198,7 +203,7 @@ def run(
 
 
 def _without_sharing(model: TfliteModel) -> bytes:
-    """The model with a plan in which no two tensors share bytes, except those whose offsets are fixed."""
+    """Returns the model file with a plan in which no two tensors share bytes, except tensors with fixed offsets."""
     tensors, fixed = model.tensors, model.fixed
     end_of_fixed = max((model.offsets[number] + tensors[number].size for number in fixed), default=0)
     starts = itertools.accumulate((tensor.size for tensor in tensors), initial=-(-end_of_fixed // ALIGNMENT) * ALIGNMENT)
@@ -252,7 +257,7 @@ def _run_child(
 
 
 def _describe_inference(model: TfliteModel, folder: Path, inputs: Mapping[str, Any]) -> tuple[str, str]:
-    """Name of the model that was running, and a phrase about the inference and its inputs; both empty if none was running."""
+    """Returns the name of the model that was running, and a phrase about the inference; both are empty if none was running."""
     if not (folder / "progress").exists():
         return "", ""
     label, seed, at = (folder / "progress").read_text(encoding="utf-8").split()
@@ -266,6 +271,6 @@ def _describe_inference(model: TfliteModel, folder: Path, inputs: Mapping[str, A
 
 
 def _last_line(text: bytes) -> str:
-    """The last line of a process's output."""
+    """Returns the last line of a process's output."""
     lines = text.decode(errors="replace").strip().splitlines()
     return lines[-1] if lines else ""

@@ -1,8 +1,12 @@
 """Sizes of scratch buffers: temporary memory that a kernel requests from the runtime, and that is live while its operator runs.
 
-The sizes are those of the reference kernels, which are the runtime's portable implementations of operators; or the user gives
-them (as text, as a table, or as the log of a device); or they are measured (:mod:`stowplan.backends.tflm.runtime`). Kernels of
-other libraries request other sizes.
+The *runtime* is TensorFlow Lite Micro, and a *kernel* is the code of an operator. The runtime counts time in *scopes*: each
+operator, and each subgraph that an operator calls, begins a new one. The sizes have one of these sources:
+
+- the user gives them, as text, as a table, or as the log of a device
+- they are measured (:mod:`stowplan.backends.tflm.runtime`)
+- they are those of the *reference kernels*, the runtime's portable implementations of operators. Kernels of other libraries
+  request other sizes.
 """
 
 from __future__ import annotations
@@ -36,7 +40,7 @@ _OPERATOR, _SIZE = re.compile(r"([0-9]{1,9}):([0-9]{1,9})"), re.compile(r"[0-9]{
 
 
 def rounded(size: int) -> int:
-    """Returns a size in bytes, rounded up to a multiple of the alignment as the runtime does it."""
+    """Returns a size in bytes, rounded up to a multiple of the runtime's alignment of 16 bytes."""
     return size + -size % ALIGNMENT
 
 
@@ -59,7 +63,7 @@ def of_reference_kernels(model: TfliteModel) -> tuple[dict[tuple[int, int], tupl
 
 
 def _kernel_sizes(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[int, ...] | None:
-    """Sizes of an operator's scratch buffers, an empty tuple for most operators; None if they are not known."""
+    """Returns the sizes of an operator's scratch buffers, an empty tuple for most operators; None if they are not known."""
     if operator.code == CUSTOM:
         return _custom_sizes(operator, tensors)
     if operator.is_opaque:
@@ -74,7 +78,7 @@ def _kernel_sizes(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[
 
 
 def _custom_sizes(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[int, ...] | None:
-    """Sizes of a custom operator's scratch buffers; None if they are not known."""
+    """Returns the sizes of a custom operator's scratch buffers; None if they are not known."""
     if operator.custom == "ethos-u":
         bases = len(operator.reads) + len(operator.writes)
         return 8 * bases, _POINTER * bases
@@ -87,7 +91,7 @@ def _custom_sizes(operator: Operator, tensors: Sequence[TfliteTensor]) -> tuple[
 
 
 def _elements(tensor: TfliteTensor) -> int:
-    """The number of elements of a tensor."""
+    """Returns the number of elements of a tensor."""
     return math.prod(tensor.shape)
 
 
@@ -163,12 +167,15 @@ def read_sizes(model: TfliteModel, scopes: Scopes, texts: Iterable[str]) -> dict
     Parameters
     ----------
     scopes
-        The scopes of the model in the order of the file, by which a log names operators.
+        The scopes in which tensors live and operators run, in the order of the file. A log names operators by their scopes.
     texts
-        Each is ``OPERATOR=BYTES``, with several sizes joined by ``+``, or the path of a file. An operator is its position in
-        the first subgraph, or ``SUBGRAPH:POSITION``. A file is a JSON table from operators to a number of bytes or a list of
-        them, or the log of a runtime that was built with ``TF_LITE_SHOW_MEMORY_USE``. A log is complete: operators that it does
-        not mention have no scratch buffers. If an operator occurs in several texts, the last one counts.
+        Each text has one of these forms; if an operator occurs in several texts, the last one counts:
+
+        - ``OPERATOR=BYTES``, with several sizes joined by ``+``. An operator is its position in the first subgraph, or
+          ``SUBGRAPH:POSITION``.
+        - the path of a JSON table from operators to a number of bytes or a list of them
+        - the path of the log of a runtime that was built with ``TF_LITE_SHOW_MEMORY_USE``. A log is complete: operators that
+          it does not mention have no scratch buffers.
 
     Raises
     ------
@@ -211,7 +218,7 @@ def operator_at(model: TfliteModel, name: str) -> tuple[int, int] | None:
 
 
 def _operator(model: TfliteModel, name: str, place: str) -> tuple[int, int]:
-    """The subgraph and position of an operator from its text.
+    """Returns the subgraph and position of an operator from its text.
 
     Raises UsageError, whose message begins with ``place``, if there is no such operator.
     """
@@ -223,7 +230,7 @@ def _operator(model: TfliteModel, name: str, place: str) -> tuple[int, int]:
 
 
 def _sizes(values: Sequence[object], place: str) -> tuple[int, ...]:
-    """Sizes in bytes from their texts or numbers; raises UsageError, which begins with ``place``, for anything else."""
+    """Reads sizes in bytes from texts or numbers; raises UsageError, whose message begins with ``place``, for anything else."""
     texts = [str(value) for value in values]
     if not all(_SIZE.fullmatch(text) for text in texts):
         raise UsageError(f"{place}: found {brief('+'.join(texts), 80)!r}, expected bytes")
@@ -231,13 +238,13 @@ def _sizes(values: Sequence[object], place: str) -> tuple[int, ...]:
 
 
 def _log_sizes(model: TfliteModel, scopes: Scopes, content: str, source: str) -> dict[tuple[int, int], tuple[int, ...]]:
-    """Sizes of all operators from the log of a device; raises InputError if the log is that of another model."""
+    """Returns the sizes of all operators from the log of a device; raises InputError if the log is that of another model."""
     rows = [tuple(map(int, match)) for match in _LOG_LINE.findall(content)]
     sizes = [tensor.size for tensor in model.tensors]
     tensors = [row for row in zip(sizes, scopes.first, scopes.last, strict=True) if row[0]]
     if [number for number, *_ in rows] != [*range(len(rows))] or [row[1:] for row in rows[: len(tensors)]] != tensors:
         raise InputError(f"found the log of another model, expected one that begins with {len(tensors)} tensors", source=source)
-    # If operators inside of others have the same scopes, the innermost one owns the buffer.
+    # If an operator that runs inside of another one has the same scopes, the inner one owns the buffer.
     owners = {span: name for name, span in sorted(scopes.operators.items())}
     sizes_of: dict[tuple[int, int], tuple[int, ...]] = dict.fromkeys(scopes.operators, ())
     for number, size, first, last in rows[len(tensors) :]:

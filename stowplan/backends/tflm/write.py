@@ -1,9 +1,10 @@
 """Writes a plan into a TensorFlow Lite model, as the offline memory plan of TensorFlow Lite Micro, and the model as C or C++.
 
-An offline memory plan is an entry of the model's metadata with the offset of each tensor in the arena. The runtime places all
-other buffers around these tensors. The old file is the end of the new one and is not changed: new tables are put before it and
-refer to the tables in it, since all references in a flatbuffer point forward. C and C++ sources have the same form as the
-sources that TensorFlow Lite Micro's own tools write.
+The *runtime*, TensorFlow Lite Micro, places activations and scratch buffers (temporary memory of operators) in one array, the
+*arena*. An offline memory plan is an entry of the model's metadata with the offset of each tensor in the arena. The runtime
+places all other buffers around these tensors. The old file is the end of the new one and is not changed. New tables are put
+before it and refer to tables in it, because all references in a flatbuffer point forward. A *slot* is the position of such a
+reference in the file. C and C++ sources have the same form as the sources that TensorFlow Lite Micro's own tools write.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
     Parameters
     ----------
     source
-        The model for which the plan was made, as :func:`stowplan.read` reads it. If it contains a plan already, the offsets of
-        that plan are replaced if the problem was read with ``replace_offline_plan``; otherwise they stay.
+        The model for which the plan was made, as :func:`stowplan.read` reads it. If the model contains an offline plan already
+        and its problem was read with ``replace_offline_plan``, the offsets of that plan are replaced; otherwise they stay.
     plan
         A plan of the packing problem of the model; it is verified again.
     path
@@ -50,8 +51,11 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
     Raises
     ------
     InputError
-        The model cannot be read, the plan is not valid for it, an offset is 2 GiB or more, the model has data outside of the
-        flatbuffer, or the new file cannot be written.
+        One of these:
+
+        - the model cannot be read, or has data outside of the flatbuffer
+        - the plan is not valid for the model, or has an offset of 2 GiB or more
+        - the new file cannot be written
     """
     with collecting_unmodelled():
         # Warnings about this model were issued when the plan was made.
@@ -67,7 +71,7 @@ def write_plan(source: str | Path, plan: Plan, path: str | Path) -> None:
 
 
 def offsets(model: TfliteModel, plan: Plan) -> list[int]:
-    """[tensors] Returns the offset of each tensor in bytes: from the plan, or from the file if the tensor is not planned."""
+    """Returns [tensors] the offset of each tensor in bytes: from the plan, or from the file if the tensor is not planned."""
     every = list(model.offsets)
     for number, at in zip(model.planned, plan.offsets, strict=False):
         every[number] = at
@@ -121,7 +125,7 @@ def with_offsets(data: bytes, every: Sequence[int]) -> bytes:
 
 
 def one_operator(model: TfliteModel, graph: int, position: int) -> bytes:
-    """Returns a model with one operator only, whose planned tensors are all at offset 0; all other tensors are empty.
+    """Returns a model file with only one operator, whose planned tensors are all at offset 0; all other tensors are empty.
 
     ``graph`` and ``position`` are the index of the operator's subgraph and its position there. Raises InputError if the model
     has data outside of the flatbuffer.
@@ -148,7 +152,8 @@ class _SingleOperator(NamedTuple):
     def write(self, new: _Writer, old: FlatBuffer, begin: int, slot: int) -> None:
         """Writes a subgraph with this operator only.
 
-        ``slot`` refers to the list of subgraphs; the old file begins at ``begin``.
+        ``slot`` is the slot of the list of subgraphs in the root table of the new file. The old file begins at the position
+        ``begin`` of the new one.
         """
         source = old.tables(old.follow(0), schema.MODEL_SUBGRAPHS)[self.graph]
         (only,) = new.vector(slot, 1)
@@ -167,7 +172,9 @@ class _SingleOperator(NamedTuple):
 
 
 def _with_plan(data: bytes, every: Sequence[int], subgraphs: int, single: _SingleOperator | None = None) -> bytes:
-    """The file with an offline plan of these offsets, for this number of subgraphs; with ``single``, with one operator only.
+    """Returns the file with an offline plan of these offsets, for this number of subgraphs.
+
+    With ``single``, the new file has only this operator.
 
     Raises InputError as :func:`with_offsets` does.
     """

@@ -1,11 +1,11 @@
 """Back end for ``torch.compile``: training within a memory limit, and operator orders for Inductor.
 
 AOTAutograd, a part of ``torch.compile``, traces the forward and the backward pass of a model into one *joint graph*, and asks a
-*partitioner* to cut it in two: which values does the forward pass save for the backward pass, and which are computed again? The
-partitioner of this back end solves that as a problem of rematerialization with a limit in bytes. The *peak* of a plan is the
-largest number of bytes of tensors that are live at once. *Tangents* are the gradients of the results, with which the backward
-pass is called. The *border* is the moment between the two passes, and also the operator that stands for it in the problem. A
-*use* of a graph is one forward pass, until the end of its backward pass.
+*partitioner* to cut it in two. The partitioner decides which values the forward pass saves for the backward pass, and which are
+computed again. The partitioner of this back end solves that as a problem of rematerialization with a limit in bytes. The *peak*
+of a plan is the largest number of bytes of tensors that are live at once. *Tangents* are the gradients of the results, with
+which the backward pass is called. The *border* is the moment between the two passes, and also the operator that stands for it
+in the problem. A *use* of a graph is one forward pass, until the end of its backward pass.
 
 Importing this package does not import torch. A file imports only files that come before it in this list:
 

@@ -1,5 +1,8 @@
 """How many bytes a graph may use while other tensors are live; the number differs between the phases of a training step.
 
+A *joint graph* has the forward and the backward pass of a model as one graph, as ``torch.compile`` traces it. A *plan* says
+which values it saves for the backward pass and which it computes again.
+
 A *phase* is the time in which one pass of a graph runs, or no graph runs. A *use* of a graph is one forward pass, until the end
 of its backward pass. If a graph runs several times before its backward pass, each use saves its own values. The more a plan
 saves, the fewer bytes are left for the pass that is running. A :class:`PhaseLimit` says how many uses wait for their backward
@@ -53,7 +56,7 @@ class PhaseLimit(NamedTuple):
     """Bytes that the waiting uses and the running one may occupy together."""
 
     def excess(self, kept_bytes: int, footprint: Footprint) -> int:
-        """Bytes by which a plan exceeds this limit; negative if it does not.
+        """Returns the bytes by which a plan exceeds this limit; negative if it does not.
 
         Parameters
         ----------
@@ -78,13 +81,13 @@ class Allowance:
     """The limit of each phase."""
 
     def peak(self, footprint: Footprint) -> int:
-        """Peak of the step with a plan of this footprint, in bytes."""
+        """Returns the peak of the step with a plan of this footprint, in bytes."""
         kept_bytes = max(0, footprint.at_border - self.constant)
         return self.limit + max((row.excess(kept_bytes, footprint) for row in self.rows), default=0)
 
 
 def repeated_allowance(reading: Reading, count: int, limit: int, static: set[int]) -> Allowance:
-    """The allowance of a graph that runs several times before its backward passes, which run in the opposite order.
+    """Returns the allowance of a graph that runs several times before its backward passes, which run in the opposite order.
 
     An example is a model whose layers share one graph. The parameters of all layers are live all the time. The input of a layer
     is the result of the layer before. Before the backward pass of a layer, all later layers have returned their gradients.
@@ -160,7 +163,7 @@ def bytes_held_by_caller(reading: Reading, static: set[int]) -> int:
 
 
 def with_reservations(reading: Reading, allowance: Allowance) -> Reading:
-    """Returns a reading of the same graph whose problem has reservations, so that plans within its limit meet the allowance.
+    """Returns a reading of the same graph whose problem has reservations: a plan within its limit also meets the allowance.
 
     If no reservation is needed, the reading itself is returned.
     """
@@ -192,7 +195,7 @@ def with_reservations(reading: Reading, allowance: Allowance) -> Reading:
 
 
 def _undominated(rows: Sequence[Reservation], least: int, most: int) -> list[Reservation]:
-    """The reservations without those that others always imply.
+    """Returns the reservations, without each reservation that another one implies.
 
     Parameters
     ----------
@@ -203,7 +206,7 @@ def _undominated(rows: Sequence[Reservation], least: int, most: int) -> list[Res
     """
 
     def ends(row: Reservation) -> tuple[int, int]:
-        """Bytes of a reservation if the fewest and if the most bytes are live at the border."""
+        """Returns the bytes of a reservation if the fewest and if the most bytes are live at the border."""
         return max(0, row.size + row.times * least), max(0, row.size + row.times * most)
 
     undominated: list[Reservation] = []

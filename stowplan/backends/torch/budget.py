@@ -1,10 +1,16 @@
 """A knapsack solver for ``torch._functorch.config.activation_memory_budget_solver``, which limits the peak.
 
 PyTorch's partitioner reads ``activation_memory_budget`` as a share of the bytes that are saved for the backward pass. Its
-solvers choose the values to save by the sum of these bytes alone. Saving fewer bytes can then need more memory: values that are
-not saved are computed again at the beginning of the backward pass, and their intermediate results are live at the same time.
+solvers choose the values to save by the sum of these bytes alone. Saving fewer bytes can then need more memory. The reason is
+that values that are not saved are computed again at the beginning of the backward pass, and their intermediate results are live
+at the same time.
+
 The solver here considers several choices of values. It simulates for each choice which bytes are live at each operator, and it
 reads the budget as a share of the peak.
+
+A *joint graph* has the forward and the backward pass as one graph. A *reading* is a joint graph with its rematerialization
+problem (:class:`~stowplan.backends.torch.reader.Reading`). The *border* is the moment between the passes. A *minimum cut*
+chooses the values to keep at the border, by weighing their bytes against the cost of computing all others again.
 """
 
 from __future__ import annotations
@@ -46,7 +52,7 @@ class Choice:
     peak: int
     """The simulated peak, in bytes."""
     cost: int
-    """Cost of the operators that run again, in the unit of the reading."""
+    """Cost of the operators that run again, in the unit of the reading's problem."""
 
 
 class Knapsack(CustomKnapsackSolver):
@@ -109,7 +115,10 @@ class Knapsack(CustomKnapsackSolver):
         return [at for at in range(len(nodes)) if at not in chosen.recomputed], sorted(chosen.recomputed)
 
     def _chosen(self, choices: list[Choice], budget: float) -> Choice:
-        """The cheapest choice within the allowed peak; the first of ``choices`` must be the one that saves everything."""
+        """Returns the cheapest choice within the allowed peak.
+
+        The first of ``choices`` must be the choice that saves everything.
+        """
         least, most = min(choice.peak for choice in choices), choices[0].peak
         allowed = least + budget * (most - least) if self.memory is None else self.memory
         if least > allowed:
@@ -118,8 +127,10 @@ class Knapsack(CustomKnapsackSolver):
         return min(affordable, key=lambda choice: (choice.cost, choice.peak))
 
     def uuid(self) -> Any:
-        """A key for PyTorch's caches. For a given graph and budget, choices depend on stowplan's version and the limit
-        alone."""
+        """Returns a key for PyTorch's caches.
+
+        For a given graph and budget, choices depend on stowplan's version and the limit alone.
+        """
         return f"stowplan {VERSION} {self.memory}"
 
 
@@ -140,7 +151,7 @@ def _choices(reading: Reading, node_info: Any, nodes: list[Any]) -> Iterator[Cho
 
 
 def _suggested(structure: Structure, moments: Moments, border: int) -> list[frozenset[int]]:
-    """Sets of operators to run again after the border, on the Pareto frontier of peak and cost."""
+    """Returns sets of operators to run again after the border, on the Pareto frontier of peak and cost."""
     insertion = Insertion(structure)
     bytes_at_border = moments.own_bytes(border)
     least, most = moments.least_bytes(border), structure.ordering.peak(structure.order)
@@ -179,8 +190,9 @@ def _suggested(structure: Structure, moments: Moments, border: int) -> list[froz
 def _simulated(
     structure: Structure, reading: Reading, forward_ops: set[int], recomputed: frozenset[int], saved: list[Any]
 ) -> Choice:
-    """A choice with its peak and cost, if PyTorch saves the given nodes and recomputes all other values that the backward pass
-    reads.
+    """Returns a choice with its peak and cost.
+
+    PyTorch is assumed to save the given nodes, and to recompute all other values that the backward pass reads.
 
     Parameters
     ----------

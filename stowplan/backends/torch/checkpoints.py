@@ -1,7 +1,7 @@
 """Regions of ``torch.utils.checkpoint`` inside of a graph: their values are recomputed for the backward pass, and not saved.
 
-The graph is a joint graph of a forward and a backward pass. Its *tangents* are the inputs with which the backward pass is
-called: the gradients of the results.
+The graph is a *joint graph*, which has a forward and a backward pass. Its *tangents* are the inputs with which the backward
+pass is called: the gradients of the results.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def with_backward_copies(graph: Any) -> Any:
     tagged: set[Any] = set()
 
     def backward_copy(node: Any) -> Any:
-        """The copy of a node for the backward pass; it is created at the first call."""
+        """Returns the copy of a node for the backward pass; it is created at the first call."""
         if node not in tagged:
             return new_nodes[node]
         if node not in backward_copies:

@@ -34,7 +34,9 @@ SIZES: ContextVar[dict[Any, int] | None] = ContextVar("SIZES", default=None)
 
 
 def whole(number: Any) -> int:
-    """A size as an integer; for a symbolic size, its value in :data:`SIZES` or the value with which the model was traced.
+    """Returns a size as an integer.
+
+    For a symbolic size, this is its value in :data:`SIZES`, or the value with which the model was traced.
 
     Raises
     ------
@@ -55,12 +57,12 @@ def whole(number: Any) -> int:
 
 
 def shape(tensor: Any) -> tuple[int, ...]:
-    """The sizes of a tensor as integers."""
+    """Returns the sizes of a tensor as integers."""
     return tuple(whole(size) for size in tensor.shape)
 
 
 def storage_bytes(tensor: Any) -> int:
-    """Bytes of a tensor's storage; if the tensor is a view, this is the storage of its base.
+    """Returns the bytes of a tensor's storage; if the tensor is a view, this is the storage of its base.
 
     For a tensor without a storage, the bytes of its elements are returned.
     """
@@ -71,12 +73,12 @@ def storage_bytes(tensor: Any) -> int:
 
 
 def tensor_bytes(tensor: Any) -> int:
-    """Bytes of a tensor's elements."""
+    """Returns the bytes of a tensor's elements."""
     return prod(shape(tensor)) * int(tensor.element_size())
 
 
 def written_bytes(node: Any) -> int:
-    """Bytes of the storage of the tensor that a node returns; the node must return a single tensor."""
+    """Returns the bytes of the storage of the tensor that a node returns; the node must return a single tensor."""
     value = node.meta["val"]
     if value.dim() == 0 and str(getattr(node.target, "overloadpacket", "")) in _KEEP_TERMS:
         return tensor_bytes(node.args[0].meta["val"])
@@ -84,13 +86,13 @@ def written_bytes(node: Any) -> int:
 
 
 def moved_bytes(node: Any) -> int:
-    """Bytes that a node reads and writes; each of its tensors counts once."""
+    """Returns the bytes that a node reads and writes; each of its tensors counts once."""
     tensors = [tensor for used in (*node.all_input_nodes, node) for tensor in tensors_of(used.meta.get("val"))]
     return sum(map(tensor_bytes, tensors))
 
 
 def flops(node: Any) -> int:
-    """Floating-point operations of running a node once.
+    """Returns the number of floating-point operations of running a node once.
 
     The number is 0 if there is no formula for its operator, or if the formula does not accept the arguments.
     """
@@ -106,7 +108,7 @@ def flops(node: Any) -> int:
 
 
 def _attention(node: Any, args: Any) -> int:
-    """Floating-point operations of an attention kernel that torch has no formula for."""
+    """Returns the number of floating-point operations of an attention kernel that torch has no formula for."""
     is_backward = "backward" in str(node.target)
     # Query, key and value, and before them the gradient of the result in a backward kernel, have four dimensions.
     shapes = [tuple(argument.shape) for argument in args if isinstance(argument, torch.Tensor) and argument.dim() == 4]
@@ -116,7 +118,7 @@ def _attention(node: Any, args: Any) -> int:
 
 
 def _plain(value: Any) -> Any:
-    """An argument with tensors instead of nodes, and with integers instead of symbolic sizes."""
+    """Returns an argument with tensors instead of nodes, and with integers instead of symbolic sizes."""
     if isinstance(value, torch.fx.Node):
         return _plain(value.meta.get("val"))
     if isinstance(value, torch.Tensor):
@@ -134,7 +136,9 @@ def _plain(value: Any) -> Any:
 
 
 def cost(node: Any, operations: int) -> int:
-    """Cost of running a node once: its floating-point operations, plus as many as take the time of moving its bytes.
+    """Returns the cost of running a node once.
+
+    It is the number of its floating-point operations, plus the number of operations that take as long as moving its bytes.
 
     ``operations`` is the number of its floating-point operations.
     """
@@ -143,7 +147,7 @@ def cost(node: Any, operations: int) -> int:
 
 
 def costs(nodes: Sequence[Any], flops: Sequence[int], _: Sequence[bool]) -> list[int]:
-    """The cost of running each of several nodes once, as :func:`cost` defines it. This is the default cost function.
+    """Returns the cost of running each of several nodes once, as :func:`cost` defines it. This is the default cost function.
 
     ``flops`` has the number of floating-point operations of each node; the third argument is not used.
     """

@@ -1,6 +1,8 @@
 """The public functions: a back end for ``torch.compile``, a context manager for Inductor, and the partitioner alone.
 
-A *step* is one iteration of a training loop. Importing this module does not import torch.
+A *step* is one iteration of a training loop. A *graph* is a part of a model that ``torch.compile`` compiles, with its backward
+pass. A *plan* says which values a graph saves for its backward pass and which it computes again. Importing this module does not
+import torch.
 """
 
 from __future__ import annotations
@@ -220,8 +222,8 @@ class TrainingMemory:
         steps are not checked.
     margin
         Bytes of the limit, or text, that plans leave free for tensors that the loop may keep later. None, the default, takes
-        ten times what the loop was last measured to keep from one step to the next, but at least 1 % and at most 5 % of the
-        limit.
+        ten times the bytes that the loop was last measured to keep from one step to the next. It is then at least 1 % and at
+        most 5 % of the limit.
     check_every
         Once all graphs are planned, operators are counted only in steps whose number is a multiple of this. The default is 1:
         every step. The peak of CUDA's allocator is read in all steps.
@@ -321,7 +323,7 @@ class TrainingMemory:
         return scopes.checked(compile_graph, example_inputs, private.code_key())
 
     def _or_eager(self, graph_module: Any, make: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """The compiled graph, or its eager form if it cannot be planned."""
+        """Returns the compiled graph, or its eager form if it cannot be planned."""
         try:
             return make(graph_module, *arguments, **options)
         except UnsupportedError as error:
@@ -367,7 +369,7 @@ class TrainingMemory:
         return self._checked_scopes().measure_least(step, whole("a count of {} steps", count, 1))
 
     def _checked_scopes(self) -> Scopes:
-        """The scopes; raises UsageError if steps are not checked."""
+        """Returns the scopes; raises UsageError if steps are not checked."""
         if self._scopes is None:
             raise UsageError("found a step with Inductor, expected graphs that run operator by operator: it is not counted")
         return self._scopes

@@ -40,7 +40,10 @@ _CUDA: Any = torch.cuda
 
 
 def global_state() -> list[Any]:
-    """All values that :func:`preserve_global_state` restores, so that tests can compare them: tensors and plain values."""
+    """Returns all values that :func:`preserve_global_state` restores, so that tests can compare them.
+
+    They are tensors and plain values.
+    """
     state = [get() for get, _ in _SETTINGS]
     state += [getattr(owner, name) for owner, names in _ATTRIBUTES for name in names]
     state += [(torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in _AUTOCAST]

@@ -1,9 +1,11 @@
 """Writes a plan as the graphs of a forward and a backward pass.
 
-A new joint graph is written, one node for each run of an operator: an operator that runs twice becomes two nodes. Torch's own
-function then cuts this graph into the two passes and passes the saved values from one to the other. The *border* is the moment
-between the passes, for which the problem has an operator, and *tangents* are the gradients with which the backward pass is
-called. A *reading* is the joint graph with its problem (:class:`~stowplan.backends.torch.reader.Reading`).
+A *joint graph* has the forward and the backward pass of a model as one graph, as AOTAutograd, a part of ``torch.compile``,
+traces it. A new joint graph is written, one node for each run of an operator: an operator that runs twice becomes two nodes.
+Torch's own function then cuts this graph into the two passes and passes the saved values from one to the other. The *border* is
+the moment between the passes, for which the problem has an operator, and *tangents* are the gradients with which the backward
+pass is called. A *reading* is the joint graph with its problem of rematerialization, which asks for the values to save and
+those to compute again (:class:`~stowplan.backends.torch.reader.Reading`).
 """
 
 from __future__ import annotations
@@ -211,7 +213,7 @@ class _Writer:
         return new
 
     def _value(self, node: Any) -> Any:
-        """The new node from which a reader gets the value of a node at this point."""
+        """Returns the new node from which a reader gets the value of a node at this point."""
         if not isinstance(node, torch.fx.Node):
             return node
         if node.op == "get_attr":
@@ -234,7 +236,7 @@ class _Writer:
         return new
 
     def _view(self, node: Any) -> Any:
-        """The new node of a view of the current value of its base; it is written once in each pass."""
+        """Returns the new node of a view of the current value of its base; it is written once in each pass."""
         instance = self._value(self.reading.root(node))
         if (node, instance) not in self.views:
             self.views[node, instance] = self._copy(node)

@@ -1,7 +1,8 @@
 """Adds stowplan's operator order to the orders that Inductor tries; Inductor keeps the one with the lowest estimated peak.
 
 Inductor is the compiler of ``torch.compile``. Its *scheduler* has a list of nodes, which become kernels, and puts them into an
-order.
+order. The *peak* of an order is the largest number of bytes that are live at once. A problem of *operator order* asks for the
+order with the lowest peak.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ class _Order:
             return list(nodes)
 
     def _ordered(self, nodes: list[Any]) -> list[Any]:
-        """The nodes in the order with the lowest peak that was found; a report is added."""
+        """Returns the nodes in the order with the lowest peak that was found, and adds a report."""
         from stowplan.backends.torch.private import inductor_graph
 
         began = time.monotonic()
@@ -141,7 +142,7 @@ def inductor_order(time_limit: float = 10.0, **search: Unpack[SearchOptions]) ->
 
 
 def _methods(function: Callable[..., Any]) -> list[Any] | None:
-    """The list of methods that is a default argument of the function; None if this version of torch has none."""
+    """Returns the list of methods that is a default argument of the function; None if this version of torch has none."""
     for default in function.__defaults__ or ():
         if isinstance(default, list) and all(callable(method) for method in default):
             return default

@@ -1,8 +1,8 @@
 """Measures the most bytes of tensors that are live while code runs, by counting storages when they are created and released.
 
-A *storage* is torch's block of memory under one or more tensors. A dispatch mode sees every operator of a thread, and with it
-every storage that an operator reads or creates. It does not see the bytes that a kernel allocates internally while it runs. On
-CUDA, the allocator has these numbers at no cost (:class:`Allocator`).
+A *storage* is torch's block of memory under one or more tensors. A *dispatch mode* is torch's hook that sees every operator of
+a thread, and with it every storage that an operator reads or creates. It does not see the bytes that a kernel allocates
+internally while it runs. On CUDA, the allocator has these numbers at no cost (:class:`Allocator`).
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ class Storages(DispatchMode):  # type: ignore[misc]
 
 
 def _tensors(values: Any) -> Iterator[Any]:
-    """Tensors among arguments, also within lists and tuples. Torch's pytrees would be much slower."""
+    """Yields the tensors among arguments, also within lists and tuples. Torch's pytrees would be much slower."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -277,7 +277,7 @@ def measure_peaks(step: Callable[[], Any], *present: Any) -> Peaks:
 
 
 def _named(item: Any) -> list[Any]:
-    """The tensors in an object of a type that :func:`measure_peak` accepts; raises UsageError for other types."""
+    """Returns the tensors in an object of a type that :func:`measure_peak` accepts; raises UsageError for other types."""
     if isinstance(item, torch.nn.Module):
         return [*item.parameters(), *item.buffers()]
     if isinstance(item, torch.optim.Optimizer):

@@ -5,8 +5,10 @@ begins a copy into new bytes on the device, and ``arrive`` waits for its end bef
 each direction has its own stream and uses pinned memory. The stream that computes waits for copies, while the program on the
 host goes on. On other devices copies are synchronous. The whole storage of a value is copied.
 
-The *border* is the moment between the forward and the backward pass of a graph, and the operator that stands for it in the
-problem. *Tangents* are the gradients of the results, with which the backward pass is called.
+A *reading* is a graph of both passes with its problem of rematerialization, which asks for the values to save and those to
+compute again (:class:`~stowplan.backends.torch.reader.Reading`). The *border* is the moment between the forward and the
+backward pass of a graph, and the operator that stands for it in the problem. *Tangents* are the gradients of the results, with
+which the backward pass is called.
 """
 
 from __future__ import annotations
@@ -86,8 +88,8 @@ def with_host(reading: Reading, limit: int, bandwidth: float) -> Reading:
 def with_sends_ended(reading: Reading, plan: Plan) -> Plan:
     """Returns the plan as its two passes really run: all copies to the host that the forward pass begins end with it.
 
-    The plan may say that such a copy ends in the backward pass. It would then count more bytes as saved between the passes than
-    are live. If there is no such copy, the plan itself is returned.
+    The plan may say that such a copy ends in the backward pass. Then the original would count as live between the passes, which
+    it is not. If there is no such copy, the plan itself is returned.
     """
     border = plan.sequence.index(reading.border)
     forward_moves, ending_waits, backward_moves = list[Move](), list[Move](), list[Move]()
@@ -117,14 +119,14 @@ def host_value(value: Any) -> Any:
 
 @cache
 def _stream(device: torch.device, direction: str) -> Any:
-    """The stream of a device for one direction, ``send`` or ``fetch``; it is created at the first call."""
+    """Returns the stream of a device for one direction, ``send`` or ``fetch``; it is created at the first call."""
     # Torch does not annotate this class.
     stream: Any = torch.cuda.Stream
     return stream(device)
 
 
 def _flat(value: torch.Tensor) -> torch.Tensor:
-    """All elements of a tensor's storage."""
+    """Returns all elements of a tensor's storage."""
     return value.as_strided((value.untyped_storage().nbytes() // value.element_size(),), (1,), 0)
 
 
@@ -150,7 +152,10 @@ def _copied(source: torch.Tensor, flat: torch.Tensor, device: torch.device, dire
 
 
 def send(value: torch.Tensor) -> tuple[torch.Tensor, Any]:
-    """Begin to copy a value to the host; returns the copy, and the event that marks its end, None if it has ended already."""
+    """Begin to copy a value to the host.
+
+    Returns the copy, and the event that marks its end, None if it has ended already.
+    """
     device = value.device
     with no_dispatch():
         flat = torch.empty_like(_flat(value), device="cpu", pin_memory=device.type == "cuda")

@@ -1,8 +1,10 @@
 """The partitioner that AOTAutograd and Inductor call with a joint graph of a forward and a backward pass.
 
-If a training loop measures its steps, each call serves a :class:`PlanRequest`; otherwise the graphs divide the memory limit
-among themselves. A *use* of a graph is one forward pass, until the end of its backward pass. *Tangents* are the gradients of
-the results, with which the backward pass is called. A *reading* is a joint graph with its rematerialization problem.
+AOTAutograd, a part of ``torch.compile``, traces both passes as one *joint graph*, which the partitioner cuts in two. A *plan*
+says which values are saved and which are computed again. If a training loop measures its steps, each call serves a
+:class:`PlanRequest`; otherwise the graphs divide the memory limit among themselves. A *use* of a graph is one forward pass,
+until the end of its backward pass. *Tangents* are the gradients of the results, with which the backward pass is called. A
+*reading* is a joint graph with its rematerialization problem (:class:`~stowplan.backends.torch.reader.Reading`).
 """
 
 from __future__ import annotations
@@ -60,7 +62,8 @@ class PlanRequest:
     graph: Any
     """Key of the graph."""
     allowance: Allowance | None = None
-    """How many bytes the graph may use; None asks for the plan of least peak, with which the first steps run."""
+    """How many bytes the graph may use. None asks for the plan of least peak, which needs the least memory and with which the
+    first steps run."""
     concurrent_uses: int = 1
     """The largest number of uses, of any graph, that are in progress at once; they share the host's bytes."""
     planned: Planned | None = None
@@ -96,11 +99,11 @@ class Partitioner(CustomPartitionerFn):
         """The latest report of each graph that shares the limit."""
 
     def planned(self) -> list[GraphReport]:
-        """The latest report of each graph that shares the limit."""
+        """Returns the latest report of each graph that shares the limit."""
         return [*self._report_of.values()]
 
     def uuid(self) -> Any:
-        """A key for torch's caches. It is different in each call, because plans depend on time and on other graphs."""
+        """Returns a key for torch's caches. It is different in each call, because plans depend on time and on other graphs."""
         return uuid.uuid4().hex
 
     def __call__(self, gm: Any, joint_inputs: Any, **kwargs: Any) -> tuple[Any, Any]:
@@ -119,7 +122,7 @@ class Partitioner(CustomPartitionerFn):
         Raises
         ------
         MemoryLimitError
-            The limit cannot be met, or no plan was found in time, and the settings are strict.
+            The limit cannot be met, or no plan was found in time, and the option ``strict`` is set.
         UnsupportedError
             The graph cannot be planned, and torch's own plans could compute other gradients than eager mode.
         """
@@ -161,7 +164,7 @@ class Partitioner(CustomPartitionerFn):
             with_transfers = with_host(reading, share, host.bandwidth)
 
         def chooser(graph: Reading) -> Chooser:
-            """A search for plans of this reading, within the limit of the allowance."""
+            """Returns a search for plans of this reading, within the limit of the allowance."""
             return Chooser(
                 graph,
                 available.limit,
@@ -218,7 +221,7 @@ class Partitioner(CustomPartitionerFn):
         symbols = {size.node.expr: size for size in symbolic_sizes if size.node.expr.is_Symbol}
 
         def peak(sizes: dict[Any, int]) -> int:
-            """Peak of the plan in bytes if the symbols have these sizes."""
+            """Returns the peak of the plan in bytes if the symbols have these sizes."""
             SIZES.set(sizes)
             reading = read(module.graph, count, self.settings.counted)
             if choice.reading.arrival and self.settings.host is not None:
@@ -236,7 +239,7 @@ class Partitioner(CustomPartitionerFn):
             bool(size <= largest[symbol])
 
     def _share(self) -> tuple[Any, int]:
-        """Key of the graph that is being compiled, and its share of the limit in bytes.
+        """Returns a key of the graph that is being compiled, and its share of the limit in bytes.
 
         The bytes that other graphs have left are divided evenly among this graph and the graphs that are still expected. Raises
         MemoryLimitError if there are more graphs than the user has said.
@@ -256,7 +259,7 @@ class Partitioner(CustomPartitionerFn):
         return key, (self.settings.limit - sum(of_others)) // remaining_graphs
 
     def _host_share(self, key: Any) -> int:
-        """This graph's share of the host's bytes, divided in the same way as the limit."""
+        """Returns this graph's share of the host's bytes, divided in the same way as the limit."""
         assert self.settings.host is not None
         sent_by_others = [report.host_bytes for other, report in self._report_of.items() if other != key]
         return max(0, self.settings.host.limit - sum(sent_by_others)) // (self.settings.graphs - len(sent_by_others))

@@ -1,8 +1,11 @@
 """Finds the plan of one joint graph that adds the least work within a memory limit.
 
-Plans of torch's own partitioner (*stock* plans) come first. The *candidates* of :func:`stowplan.solve`, that is, the methods
-that it runs, start from them and search for better ones. If no plan is within the limit, the error says which peak is possible
-and what is proven. The *border* is the moment between the forward and the backward pass.
+A *joint graph* has the forward and the backward pass of a model as one graph. Its plan is the sequence in which operators run,
+some of them twice because a value was not saved. A *reading* is a joint graph with its rematerialization problem
+(:class:`~stowplan.backends.torch.reader.Reading`). Plans of torch's own partitioner (*stock* plans) come first. The
+*candidates* of :func:`stowplan.solve`, that is, the methods that it runs, start from them and search for better ones. If no
+plan is within the limit, the error says which peak is possible and what is proven. The *border* is the moment between the
+forward and the backward pass.
 
 If a training loop measures its steps, the *first steps* run with plans of small peak, while the bytes outside of the graphs are
 measured.
@@ -87,7 +90,7 @@ class Settings:
     seed: int = 0
     """Seed of all random numbers."""
     cost_function: CostFunction = costs.costs
-    """The cost of running an operator once."""
+    """Returns the cost of running each of several operators once."""
     is_timed: bool = False
     """Whether costs are in picoseconds rather than floating-point operations."""
     host: HostMemory | None = None
@@ -268,12 +271,12 @@ class Chooser:
 
     @staticmethod
     def _least_peak(problem: Problem, orders: Iterable[Sequence[int]], seconds: float, enough: int = 0) -> Plan:
-        """A plan of small peak, found with the work of this many seconds; see :func:`peaks.minimize_peak`."""
+        """Returns a plan of small peak, found with the work of this many seconds; see :func:`peaks.minimize_peak`."""
         structure = build(msgspec.structs.replace(problem, limit=None))
         return peaks.minimize_peak(structure, orders, peaks.is_work_done(structure, seconds), enough)
 
     def _starting_plans(self) -> dict[str, Plan]:
-        """The original order and plans of torch's partitioner, by name, without plans whose peak is above the limit."""
+        """Returns the original order and plans of torch's partitioner, by name, without plans whose peak is above the limit."""
         given = self.unlimited.made(self.unlimited.order)
         plans = {"given": given, **({} if self.stock_plan is None else {"stock": self.stock_plan})}
         plans = {name: plan for name, plan in plans.items() if plan.peak <= self.limit}
@@ -289,7 +292,7 @@ class Chooser:
         return plans
 
     def _search_from(self, plans: dict[str, Plan]) -> Choice | None:
-        """The best plan that :func:`stowplan.solve` finds when it starts from the given plans; None if it finds none."""
+        """Returns the best plan that :func:`stowplan.solve` finds from the given plans, as a choice; None if it finds none."""
         result = self._solve(msgspec.structs.replace(self.reading.problem, limit=self.limit), plans, self._seconds_left())
         self.is_infeasible = result.status == "infeasible"
         return None if result.plan is None else self._choice(result.plan, result.provenance.candidate, result.bound)
@@ -329,7 +332,7 @@ class Chooser:
         raise MemoryLimitError(f"{text} ({why})", self.limit, plan.peak, bound)
 
     def _verified(self, name: str, sequence: Sequence[int] | None) -> Plan | None:
-        """A sequence of operators as a plan; None if there is no sequence, or if the verifier rejects the plan."""
+        """Returns a sequence of operators as a plan; None if there is no sequence, or if the verifier rejects the plan."""
         if sequence is None:
             return None
         plan = self.unlimited.made(sequence)
@@ -342,8 +345,10 @@ class Chooser:
         return self.settings.time_limit - (time.monotonic() - self.began)
 
     def _choice(self, plan: Plan, source: str, bound: int | None = None) -> Choice:
-        """A plan with its report; ``bound`` is a proven lower bound on the objective, in the problem's unit of cost, or None if
-        no bound was computed."""
+        """Returns a plan with its report.
+
+        ``bound`` is a proven lower bound on the objective, in the problem's unit of cost; None if no bound was computed.
+        """
         # No plan adds less than nothing.
         bound = 0 if plan.objective == 0 else bound
         reading = self.reading

@@ -1,5 +1,8 @@
 """Turns the joint graph of a forward and a backward pass, which AOTAutograd traces, into a problem of rematerialization.
 
+AOTAutograd is a part of ``torch.compile``. The problem asks which values are kept and which are computed again, so that memory
+stays within a limit and the added cost is small.
+
 Each node of the graph that creates tensors becomes an operator; the elements of a tuple belong to the node that returns the
 tuple. A view is no operator: an operator that reads a view reads its base, and the view is created again wherever it is needed.
 
@@ -74,23 +77,23 @@ class Reading:
     border: int = 0
     """Index of the border among the operators."""
     arrival: tuple[int, ...] = ()
-    """Index of the operator right before the border that writes the tangents; empty if the border writes them itself."""
+    """If a separate operator right before the border writes the tangents, its index; empty if the border writes them itself."""
 
     def root(self, node: Any) -> Any:
-        """The node that allocates the bytes of a node's value: an operator, an element of its tuple, or an input."""
+        """Returns the node that allocates the bytes of a node's value: an operator, an element of its tuple, or an input."""
         while node in self.base:
             node = self.base[node]
         return node
 
     def owner(self, node: Any) -> int | None:
-        """Index of the operator that allocates the bytes of a node's value; None for inputs and constants."""
+        """Returns the index of the operator that allocates the bytes of a node's value; None for inputs and constants."""
         node = self.root(node)
         if is_tuple_element(node):
             node = node.args[0]
         return self.number.get(node)
 
     def input_bytes(self) -> dict[int, int]:
-        """Bytes of each input that is a tensor, by its index among all inputs.
+        """Returns the bytes of each input that is a tensor, by its index among all inputs.
 
         Inputs that share a storage count once, at the first of them.
         """
@@ -105,7 +108,7 @@ class Reading:
         return sizes
 
     def added_flops(self, sequence: Iterable[int]) -> int:
-        """Floating-point operations of a sequence of operators, minus the operations of running each operator once."""
+        """Returns the floating-point operations of a sequence of operators, minus those of running each operator once."""
         return sum(self.flops[number] for number in sequence) - sum(self.flops)
 
 
@@ -206,7 +209,7 @@ def _check(node: Any) -> None:
 
 
 def _viewed(node: Any) -> Any:
-    """The argument of which a node's value is a view; None if the node allocates bytes."""
+    """Returns the argument of which a node's value is a view; None if the node allocates bytes."""
     own_tensors = tensors_of(node.meta.get("val"))
     for used in node.all_input_nodes:
         used_tensors = tensors_of(used.meta.get("val"))
@@ -290,7 +293,10 @@ class _Builder:
         return self.tensor[root]
 
     def _inputs(self) -> list[int]:
-        """One tensor for all inputs: they are live all the time, so that it does not matter which operator reads which."""
+        """Add one tensor for all inputs together, and return its index in a list.
+
+        All inputs are live all the time, so that it does not matter which operator reads which input.
+        """
         total = sum(self.reading.input_bytes().values()) if self.counted.parameters else 0
         return [self._add("inputs", total)]
 
@@ -328,7 +334,7 @@ class _Builder:
         return written
 
     def _read(self, node: Any) -> list[int]:
-        """Indices of the tensors that an operator reads; raises UnsupportedError if it reads a tuple as a whole."""
+        """Returns indices of the tensors that an operator reads; raises UnsupportedError if it reads a tuple as a whole."""
         numbers: dict[int, None] = {}
         for used in node.all_input_nodes:
             root = self.reading.root(used)
@@ -353,8 +359,12 @@ class _Builder:
         )
 
     def _order(self) -> None:
-        """Add precedences: operators stay in the pass to which they belong, random operators and collectives stay in their
-        order, and readers of a value stay in order with the operators that overwrite it."""
+        """Add precedences, which keep operators in an order:
+
+        - operators stay in the pass to which they belong
+        - random operators stay in their order, and so do collectives
+        - readers of a value stay in order with the operators that overwrite it
+        """
         reading = self.reading
         behind_tangents = self._behind_tangents()
         chains: dict[str, int] = {}
@@ -390,7 +400,7 @@ class _Builder:
                         self.precedences[other, number] = None
 
     def _behind_tangents(self) -> set[int]:
-        """Indices of the operators that depend on a tangent."""
+        """Returns indices of the operators that depend on a tangent."""
         seen = set(self.reading.tangents)
         numbers = set()
         for node in self.reading.graph.nodes:
@@ -402,7 +412,10 @@ class _Builder:
 
 
 def _half(node: Any) -> str | None:
-    """The pass, ``forward`` or ``backward``, in which AOTAutograd or the user requires a node to run; None if neither does."""
+    """Returns the pass in which AOTAutograd or the user requires a node to run: ``forward`` or ``backward``.
+
+    It is None if neither of them requires a pass.
+    """
     tag = str(node.meta.get("partitioner_tag"))
     if tag in ("must_be_in_forward", "must_be_in_backward"):
         return tag.removeprefix("must_be_in_")
@@ -439,7 +452,7 @@ def is_collective(node: Any) -> bool:
 
 
 def _storage_key(value: Any, node: Any) -> Any:
-    """A key of the storage of a tensor; the node itself if the tensor has no storage."""
+    """Returns a key of the storage of a tensor; the node itself if the tensor has no storage."""
     try:
         return storage_key(value.untyped_storage())
     except (NotImplementedError, RuntimeError):

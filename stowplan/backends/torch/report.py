@@ -1,7 +1,8 @@
 """Reports about the steps of a training loop, and the text of the error for a step that needs more than the memory limit.
 
-The *plan of least peak* of a graph needs the least memory; the first steps run with it, while the bytes outside of the graphs
-are measured. Afterwards graphs get *fitted* plans, which use the bytes that are left.
+A *graph* is a part of a model that ``torch.compile`` has compiled, with its backward pass. The *plan of least peak* of a graph
+needs the least memory; the first steps run with it, while the bytes outside of the graphs are measured. Afterwards graphs get
+*fitted* plans, which use the bytes that are left.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ class StepsReport(msgspec.Struct, kw_only=True):
     checked: int = 0
     """In how many of these steps live bytes were counted."""
     by: str = "storages"
-    """How bytes were counted: ``storages`` adds up the live storages that a dispatch mode sees; ``allocator`` takes the peak
-    that CUDA's allocator reports."""
+    """How bytes were counted: ``storages`` adds up the live storages that operators read or create; ``allocator`` takes the
+    peak that CUDA's allocator reports."""
     largest: int = 0
     """The largest peak of all checked steps in bytes, including parameters, gradients, optimizer states and other models."""
     outside: int = 0
@@ -82,7 +83,7 @@ def refusal(scopes: Scopes, peak: int) -> str:
     Parameters
     ----------
     scopes
-        The training loop; its current step is the one that needs more than the limit.
+        The training steps; the current step needs more than the limit.
     peak
         The largest number of bytes that were live at once in the step.
     """
@@ -91,9 +92,12 @@ def refusal(scopes: Scopes, peak: int) -> str:
     planned, saved = (sum(getattr(report, name) for report in reports) for name in ("peak", "saved"))
     variant, *_, waiting = scopes.phase or (None, [])
     is_fitted = any(graph.fitted is not None for graph in scopes.fitting.graphs)
-    # The message names the first of these causes that holds: there is no graph; no graph runs or waits for its backward pass;
-    # the user said how many bytes live outside of the graphs, so that nothing was measured; the loop keeps more than it did
-    # when it was measured; even the plans of least peak need too much.
+    # The message names the first of these causes that holds:
+    # - there is no graph
+    # - no graph runs or waits for its backward pass
+    # - the user said how many bytes live outside of the graphs, so that nothing was measured
+    # - the loop keeps more than it did when it was measured
+    # - even the plans of least peak need too much
     if not scopes.fitting.graphs:
         return text + "torch.compile made no graph of the model, so that nothing was planned, and the model runs in eager mode"
     if variant is None and not waiting:
@@ -118,7 +122,7 @@ def refusal(scopes: Scopes, peak: int) -> str:
 def naming_out_of_memory(scopes: Scopes) -> Iterator[None]:
     """A context manager that replaces torch's out-of-memory error by a MemoryLimitError, which says how many bytes are live.
 
-    ``scopes`` is the training loop whose limit and live bytes the message has.
+    The message gives the limit and the live bytes of ``scopes``, the training steps.
     """
     try:
         yield

@@ -1,21 +1,27 @@
 """Training steps: counts the live bytes in each step, checks the limit, and has graphs planned within the bytes that are left.
 
+A *graph* is a part of a model that ``torch.compile`` has compiled, with its backward pass. Its *plan* says which values it
+saves for the backward pass and which it computes again. The *memory* is the ``TrainingMemory`` of the training loop, with its
+limit; it is *strict* if a step above the limit raises an error.
+
 A step is called a *scope* here. The user opens it (``with memory.step():``), or it opens by itself at the first call of a
 compiled graph, and again at the first call after a backward pass. The end of a scope that opened by itself cannot be seen: code
-that runs after its backward pass may belong to other models. Only optimizers are certain to be a part of the step, so that a
-peak above the limit is an error while they run; a peak in any other code after the backward pass causes one warning. In a scope
-that the user opens, everything that runs is a part of the step.
+that runs after its backward pass may belong to other models. Only optimizers are certain to be a part of the step. While they
+run, a peak above the limit is an error; a peak in any other code after the backward pass causes one warning. In a scope that
+the user opens, everything that runs is a part of the step.
 
-The first scopes run with the plans of least peak, while :mod:`~stowplan.backends.torch.timeline` records how many bytes live
-outside of the graphs in each *phase* of a step: while a certain pass of a graph runs, or no graph runs. These bytes are the
-*remainder* of the phase. Then :mod:`~stowplan.backends.torch.fitting` plans graphs again within the bytes that are left. A plan
-changes only between scopes, and never within a backward pass, because a checkpointed region must run a second time exactly as
-it ran the first time. A *use* of a graph is one forward pass, until the end of its backward pass
-(:mod:`~stowplan.backends.torch.uses`).
+The first scopes run with the plans of least peak, which need the least memory. Meanwhile
+:mod:`~stowplan.backends.torch.timeline` records how many bytes are live outside of the graphs in each *phase* of a step: the
+time in which a certain pass of a graph runs, or no graph runs. These bytes are the *remainder* of the phase. Then
+:mod:`~stowplan.backends.torch.fitting` plans graphs again within the bytes that are left. A plan changes only between scopes,
+and never within a backward pass, because a checkpointed region must run a second time exactly as it ran the first time. A *use*
+of a graph is one forward pass, until the end of its backward pass (:mod:`~stowplan.backends.torch.uses`).
 
-``torch.compile`` restores the set of dispatch keys when a compiled function returns, but not the stack of dispatch modes. A
-mode that is pushed onto an empty stack inside of a compiled function is therefore inactive afterwards. For that reason the mode
-that counts is pushed when the memory is constructed, outside of compiled code, and stays below all other modes.
+A *dispatch mode* is torch's hook that sees every operator; here it counts bytes
+(:class:`~stowplan.backends.torch.measure.Storages`). ``torch.compile`` restores the set of dispatch keys when a compiled
+function returns, but not the stack of dispatch modes. A mode that is pushed onto an empty stack inside of a compiled function
+is therefore inactive afterwards. For that reason the mode that counts is pushed when the memory is constructed, outside of
+compiled code, and stays below all other modes.
 """
 
 from __future__ import annotations
@@ -120,7 +126,7 @@ class Scopes:
             self.is_explicit, self.state, self.phase = False, State.IDLE, None
 
     def _counted(self) -> Any:
-        """A context in which operators of this thread are counted."""
+        """Returns a context in which operators of this thread are counted."""
         is_active = not isinstance(self.meter, Storages) or self.meter in private.dispatch_modes()
         return contextlib.nullcontext() if is_active else self.meter
 
@@ -155,7 +161,8 @@ class Scopes:
         self._end_phase()
         state, self.state, is_news = self.state, State.IDLE, False
         if self.is_counting:
-            # Tensors that were found after the last phase that certainly belongs to the step do not count.
+            # A tensor is *found* late if it existed before the meter saw it. Tensors that were found after the last phase that
+            # certainly belongs to the step do not count.
             found = max((ended.found for ended in self.ended_phases if ended.is_certain), default=0)
             found_earlier = self.meter.pop_found(found)
             self.fitting.base += found_earlier
@@ -293,7 +300,8 @@ class Scopes:
         Parameters
         ----------
         compile_graph
-            Compiles the graph for given inputs; its passes report to the given variant.
+            Compiles the graph for given inputs. Its second argument is the variant, that is, the graph with one plan, for which
+            the passes of the graph call :meth:`run_pass`.
         inputs
             Example inputs of the graph.
         code
@@ -326,7 +334,7 @@ class Scopes:
                 uses = [use for use in self.uses if use.step == self.report.count]
                 if not any(use.is_waiting for use in uses):
                     # Tensors that were found late may have taken the place of tensors that have been released since the step
-                    # began, so that no more bytes count than are live now beyond the base.
+                    # began. No more bytes count than are live now beyond the base.
                     found = min(self.meter.found, self.meter.live - self.fitting.base)
                     self.fitting.return_to_least_if_above_limit(max(0, found))
                 self.fitting.prepare(graph, arguments, uses)
@@ -380,7 +388,7 @@ class Scopes:
         return uses > most
 
     def _peak(self) -> int:
-        """The meter's peak in bytes, less the gradients of parameters if they do not count."""
+        """Returns the meter's peak in bytes, less the gradients of parameters if they do not count."""
         parameters = [] if self.settings.counted.gradients else [ref() for ref, _ in self.trained_parameters.values()]
         return self.meter.peak - sum(int(each.nbytes) for each in parameters if each is not None)
 

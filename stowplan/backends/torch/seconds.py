@@ -1,5 +1,8 @@
 """Cost of operators in picoseconds, estimated from the peak rates of a device or measured for each kind of operator.
 
+A *cost function* takes the nodes of operators and returns the cost of running each of them once
+(:data:`~stowplan.backends.torch.reader.CostFunction`). The costs decide which values are recomputed in a backward pass.
+
 The estimate is the time of an operator's arithmetic or of moving its bytes, whichever is longer (a roofline model). Only
 operators that may run again are measured. They run on sample tensors with the shapes of their operands, so that no more memory
 is needed than when the operator runs in the model. Measuring draws no random numbers and does not touch the model.
@@ -36,7 +39,7 @@ class RateCosts:
         return [self._duration(node, operations) for node, operations in zip(nodes, flops, strict=True)]
 
     def _duration(self, node: Any, operations: int) -> int:
-        """Picoseconds of one node.
+        """Returns the picoseconds of one node.
 
         The type of its first floating-point tensor selects the rate of arithmetic; for other types, the lowest rate is used.
         """
@@ -83,8 +86,10 @@ class MeasuredCosts:
 
 
 def _kind(node: Any) -> str:
-    """A key that is equal for nodes that take the same time: the operator, and its arguments with the shape, strides, type and
-    device of each tensor in place of the tensor."""
+    """Returns a key that is equal for nodes that take the same time.
+
+    It has the operator and its arguments; the shape, strides, type and device of each tensor are in place of the tensor.
+    """
 
     def described(value: Any) -> Any:
         if isinstance(value, torch.fx.Node):
@@ -97,7 +102,10 @@ def _kind(node: Any) -> str:
 
 
 def _measure(node: Any) -> int | None:
-    """Picoseconds of one run of an operator, the smallest of several means over RUNS runs; None if it cannot run alone."""
+    """Measures the picoseconds of one run of an operator; returns None if it cannot run alone.
+
+    The result is the smallest of several means over ``RUNS`` runs.
+    """
     try:
         with no_dispatch(), torch.no_grad():
             args, kwargs = tree_map(_sample_argument, (tuple(node.args), dict(node.kwargs)))
@@ -122,7 +130,7 @@ def _measure(node: Any) -> int | None:
 
 
 def _sample_argument(value: Any) -> Any:
-    """An argument of an operator with sample tensors instead of nodes.
+    """Returns an argument of an operator with sample tensors instead of nodes.
 
     Tensors of floating-point numbers contain ones. Others contain zeros, because they may be indices.
     """

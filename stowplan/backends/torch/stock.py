@@ -1,5 +1,9 @@
 """Plans of torch's own partitioners: at several budgets, and a safe one for graphs that cannot be planned here.
 
+A *partitioner* cuts a *joint graph*, which has a forward and a backward pass, into the two passes, and decides which values the
+forward pass saves. A *reading* is a joint graph with its rematerialization problem
+(:class:`~stowplan.backends.torch.reader.Reading`).
+
 The *budget* is torch's setting ``activation_memory_budget``, the share between 0 and 1 of the activations that its min-cut
 partitioner saves for the backward pass.
 """

@@ -1,7 +1,9 @@
 """How many bytes a training step uses outside of its graphs in each phase, and how many bytes that leaves for each graph.
 
-A *use* of a graph is one forward pass, until the end of its backward pass. A *phase* of a step is the time in which one pass of
-a graph runs, or no graph runs, while certain uses wait for their backward pass. The peak of a phase is the sum of four numbers:
+A *graph* is a part of a model that ``torch.compile`` has compiled, with its backward pass, and its *plan* says which values it
+saves and which it computes again. A *use* of a graph is one forward pass, until the end of its backward pass. A *phase* of a
+step is the time in which one pass of a graph runs, or no graph runs, while certain uses wait for their backward pass. The peak
+of a phase is the sum of four numbers:
 
 - the *base*, the bytes that were live when the step began
 - the bytes that the running graph was planned to use
@@ -61,9 +63,9 @@ class Phase(NamedTuple):
         return self.active is not None or bool(self.waiting)
 
     def footprint(self, plans: Mapping[Hashable, Planned]) -> int:
-        """Bytes that the running graph and the waiting uses need with these plans, which are given by the keys of their graphs.
+        """Returns the bytes that the running graph and the waiting uses need with these plans.
 
-        A graph without a plan counts 0 bytes.
+        Plans are given by the keys of their graphs. A graph without a plan counts 0 bytes.
         """
         waiting_bytes = sum(count * plans[graph].kept_bytes for graph, count in self.waiting if graph in plans)
         if self.active not in plans:
@@ -92,26 +94,27 @@ class Timeline:
         return math.inf if largest is None else remainder - largest
 
     def peak(self, base: int, plans: Mapping[Hashable, Planned]) -> int:
-        """Peak of a step with these plans, in bytes, over the phases that depend on plans; 0 if there is no such phase.
+        """Returns the peak of a step with these plans, in bytes.
 
-        ``base`` is the number of bytes that are live when the step begins.
+        Only phases that depend on plans count; without such a phase it is 0. ``base`` is the number of bytes that are live when
+        the step begins.
         """
         remainders = ((phase, remainder) for phase, remainder in self.remainders.items() if phase.depends_on_plans)
         return max((base + remainder + phase.footprint(plans) for phase, remainder in remainders), default=0)
 
     def measured_graphs(self) -> set[Hashable]:
-        """Keys of the graphs whose backward pass was measured."""
+        """Returns keys of the graphs whose backward pass was measured."""
         return {phase.active for phase in self.remainders if phase.is_backward}
 
     def uses(self, graph: Hashable) -> int:
-        """The largest number of uses, of any graph, in a phase in which this graph runs or waits."""
+        """Returns the largest number of uses, of any graph, in a phase in which this graph runs or waits."""
         involved = (phase for phase in self.remainders if graph in {phase.active, *dict(phase.waiting)})
         return max((sum(count for _, count in phase.waiting) + (phase.active is not None) for phase in involved), default=1)
 
     def allowance(
         self, graph: Hashable, limit: int, base: int, plans: Mapping[Hashable, Planned], open_graphs: set[Hashable]
     ) -> Allowance:
-        """Computes how many bytes a graph may use in each phase.
+        """Computes how many bytes a graph may use in each phase (:class:`~stowplan.backends.torch.allowance.Allowance`).
 
         Parameters
         ----------

@@ -1,9 +1,12 @@
 """Compiled graphs and their uses: which values a forward pass has saved for its backward pass, and whether they are live.
 
-A *use* of a graph is one forward pass, until the end of its backward pass. It *waits* for its backward pass while any value
-that it saved is live. Whether a value is live is observed rather than assumed: hooks such as those of
-``torch.utils.checkpoint`` release saved values at once, and ``retain_graph`` keeps them for another backward pass. The *plan of
-least peak* of a graph needs the least memory; the first steps run with it, while the bytes outside of the graphs are measured.
+A *graph* is a part of a model that ``torch.compile`` has compiled, with its backward pass; its *plan* says which values it
+saves and which it computes again. A *use* of a graph is one forward pass, until the end of its backward pass. It *waits* for
+its backward pass while any value that it saved is live. Whether a value is live is observed rather than assumed: hooks such as
+those of ``torch.utils.checkpoint`` release saved values at once, and ``retain_graph`` keeps them for another backward pass. The
+*plan of least peak* of a graph needs the least memory; the first steps run with it, while the bytes outside of the graphs are
+measured. A *phase* of a step is the time in which one pass of a graph runs, or no graph runs
+(:mod:`~stowplan.backends.torch.timeline`).
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ class SpecializedGraph:
     Parameters
     ----------
     compile_graph
-        Compiles the graph for given inputs; its passes report to the given variant.
+        Compiles the graph for given inputs. Its second argument is the variant that is compiled, by which the passes of the
+        graph are recognized when they run.
     key, code
         Keys of the graph and of the code that it was compiled from. Graphs of the same code for other sizes have other keys.
     """
@@ -194,14 +198,14 @@ class RunningPhase(NamedTuple):
         return Phase(active, self.is_backward, tuple(counts.items()))
 
     def bytes_beside_graph(self, peak: int) -> int:
-        """Bytes that were live outside of the running graph, if at most ``peak`` bytes were live at once:
+        """Returns the bytes that were live outside of the running graph, if at most ``peak`` bytes were live at once:
 
             max(bytes_at_start - graph_at_start, peak - planned_peak)
 
-        The first difference is exact when the pass begins: the graph then has its inputs and, in a backward pass, also the
-        tangents (the gradients with which the pass is called) and the values that the forward pass kept. The second one is a
-        lower bound at the peak, because the graph may use fewer bytes than its plan counts. Without a plan, all live bytes
-        count as outside of the graph.
+        The first difference is exact when the pass begins. The graph then has its inputs. In a backward pass it also has the
+        tangents, which are the gradients with which the pass is called, and the values that the forward pass kept. The second
+        one is a lower bound at the peak, because the graph may use fewer bytes than its plan counts. Without a plan, all live
+        bytes count as outside of the graph.
         """
         planned = self.planned
         if planned is None:
@@ -213,7 +217,7 @@ class RunningPhase(NamedTuple):
         return max(self.bytes_at_start - (planned.constant + kept_bytes), peak - planned.footprint.backward)
 
     def remainder(self, peak: int, base: int) -> int:
-        """The remainder of the phase in bytes, as :mod:`~stowplan.backends.torch.timeline` defines it:
+        """Returns the remainder of the phase in bytes, as :mod:`~stowplan.backends.torch.timeline` defines it:
 
             bytes_beside_graph - kept_by_waiting - base + released
 
@@ -250,11 +254,11 @@ class EndedPhase(NamedTuple):
 
 
 def storage_keys(values: Iterable[Any]) -> set[int]:
-    """Keys of the storages of all tensors among the values; they keep no storage alive."""
+    """Returns keys of the storages of all tensors among the values; they keep no storage alive."""
     return set(_storages(values))
 
 
 def _storages(values: Iterable[Any]) -> dict[int, Any]:
-    """The storages of all tensors among the values, by key."""
+    """Returns the storages of all tensors among the values, by key."""
     found = (storage_of(value) for value in values if isinstance(value, torch.Tensor))
     return {storage_key(storage): storage for storage in found if storage is not None}

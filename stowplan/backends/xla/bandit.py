@@ -8,7 +8,8 @@ and the *incumbent* is the best full compilation so far. A *way* is a strategy t
 
 The choice is a *bandit*: it has several *arms*, and learns from the results of each arm which one to try next. One arm stands
 for settings of the best program so far, and there is one for each flag. A try *wins* if its compilation is better than the
-incumbent. :class:`SettingSearch` previews many settings of a program and finds those that are worth a full compilation.
+incumbent. A *round* is one choice of compilations, with the previews that are made for it. :class:`SettingSearch` previews many
+settings of a program and finds those that are worth a full compilation.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ ROUND = 1.6
 #: Maximum number of settings in a batch that come from one way, so that a batch tries several ways.
 _SETTINGS_OF_A_WAY = 2
 
-#: After each compilation, the cycles of this many of the best previews are predicted again, from the cycles that are known now.
+#: After each compilation, the cycles of this many of the best previews are predicted again, because more cycles are known then.
 _PREDICTED_AGAIN = 16
 
 #: A function that makes previews of several settings; returns a preview for each, in the same order.
@@ -128,7 +129,7 @@ class Arm:
     """How often it was tried, including the prior."""
 
     def index(self, total: float) -> float:
-        """The upper confidence bound of its win rate after ``total`` tries of all arms."""
+        """Returns the upper confidence bound of its win rate after ``total`` tries of all arms."""
         return self.wins / self.tries + _EXPLORATION_WEIGHT * math.sqrt(math.log(max(total, 2.0)) / self.tries)
 
 
@@ -201,8 +202,8 @@ class Bandit:
     def order(self, first: list[Arm], count: int) -> list[Arm]:
         """Returns the arms from which to choose ``count`` compilations: first ``first``, then by upper confidence bounds.
 
-        The list has one arm more than ``count``, or more if the arm of settings comes later; all other arms are left out,
-        because each arm in the list costs previews. It has fewer if there are not so many arms.
+        The list has one arm more than ``count``, and more arms if that is needed to include the arm of settings. All other arms
+        are left out, because each arm in the list costs previews.
         """
         arms = [*first, *(arm for arm in by_promise([self.knobs, *self.flags]) if arm not in first)]
         return arms[: max(arms.index(self.knobs), count) + 1]

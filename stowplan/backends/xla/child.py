@@ -6,6 +6,8 @@ digest of the lowered program. Any number of requests to compile follow (:class:
 written. For previews (:class:`Preview`) the process does not lower the function itself, but forks once for each preview,
 because a compilation can only be interrupted by ending its process. The process ends when there are no more requests, or when
 its parent ends.
+
+*libtpu* is the compiler for TPUs. XLA's *memory-space assignment* decides which values are in fast memory.
 """
 
 from __future__ import annotations
@@ -181,7 +183,7 @@ def _previews(request: Preview) -> list[Done | Failed]:
 
 
 def _answer_of_preview(asked: Compile, answer: bytes) -> Done | Failed:
-    """The answer of a preview whose process has ended; writes the files of the preview."""
+    """Returns the answer of a preview whose process has ended; writes the files of the preview."""
     result = msgspec.json.decode(answer, type=Done | Failed) if answer else Failed("the compiling process ended", "end")
     try:
         if isinstance(result, Done):
@@ -194,7 +196,7 @@ def _answer_of_preview(asked: Compile, answer: bytes) -> Done | Failed:
 
 
 def _dump_of(asked: Compile) -> Path:
-    """The folder for a preview's dumps, into which the compiler writes until its process has ended."""
+    """Returns the folder for a preview's dumps, into which the compiler writes until its process has ended."""
     return Path(asked.folder) / "dump"
 
 
@@ -234,7 +236,7 @@ def _preview(lower: Lower, asked: Compile, writer: int) -> NoReturn:
 
 
 def _measured(answer: Done, began: float, processor: float) -> Done:
-    """The answer with times since the given moments, and with the peak memory of this process."""
+    """Returns the answer with times since the given moments, and with the peak memory of this process."""
     return msgspec.structs.replace(
         answer,
         processor_seconds=time.process_time() - processor,
@@ -250,12 +252,15 @@ def _send(answers: IO[bytes], answer: Answer) -> None:
 
 
 def _failed(error: BaseException, stage: _Stage) -> Failed:
-    """The answer for an error in a stage. A UsageError is about devices, meshes or partitions, and has the stage ``place``."""
+    """Returns the answer for an error in a stage.
+
+    A UsageError is about devices, meshes or partitions, and has the stage ``place``.
+    """
     return Failed(_message(error, stage.name), "place" if isinstance(error, UsageError) else stage.name)
 
 
 def _message(error: BaseException, stage: str) -> str:
-    """Text of an error; for one in the user's code it begins with the file and the line."""
+    """Returns the text of an error; for an error in the user's code it begins with the file and the line."""
     text = str(error) if isinstance(error, UsageError) else f"{type(error).__name__}: {error}"
     if stage in ("place", "compile") or isinstance(error, UsageError):
         return text
@@ -267,7 +272,7 @@ def _message(error: BaseException, stage: str) -> str:
 
 
 def _resident_bytes() -> int:
-    """Peak resident memory of this process, in bytes."""
+    """Returns the peak resident memory of this process, in bytes."""
     import resource
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
@@ -315,7 +320,7 @@ def load(workload: Workload, devices: Any, mesh: Any) -> tuple[Any, Any, tuple[i
 
 
 def _attribute(reference: str) -> Any:
-    """The attribute that ``module:attribute`` names."""
+    """Returns the attribute that ``module:attribute`` names."""
     module, _, path = reference.partition(":")
     value: Any = importlib.import_module(module)
     for name in path.split("."):
@@ -342,7 +347,7 @@ def _lower_function(function: Any, arguments: Any, donated: tuple[int, ...], out
 
 
 def _sharding(partition: Partition | None, devices: Any, mesh: Any) -> Any:
-    """The sharding of an array over a mesh; without a mesh, the first device."""
+    """Returns the sharding of an array over a mesh; without a mesh, the first device."""
     import jax
 
     if mesh is None:
@@ -351,7 +356,7 @@ def _sharding(partition: Partition | None, devices: Any, mesh: Any) -> Any:
 
 
 def _options(request: Compile, dump: str) -> dict[str, Option]:
-    """The options of a request, and the options that make the compiler write its dumps into a folder."""
+    """Returns the options of a request, and the options that make the compiler write its dumps into a folder."""
     return {**request.options, **dict(zip(DUMPED, (dump, True), strict=True))}
 
 

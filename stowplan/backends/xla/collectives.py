@@ -22,7 +22,7 @@ from stowplan.frontends.hlo.walk import IN_LINE
 from stowplan.hardware.targets import Target, xla_chip
 from stowplan.hardware.targets.toml_files import duration_ps
 
-#: The collectives, each with the number of times that the larger of operand and result travels around the ring.
+#: From a collective to the number of times that its data travels around the ring; its data is the larger of operand and result.
 _RING_ROUNDS = {"all-gather": 1, "reduce-scatter": 1, "all-to-all": 1, "collective-permute": 1, "all-reduce": 2}
 
 #: Sizes of groups as HLO writes them: ``{{0,1},{2,3}}``, ``[2,2]<=[4]``, or axes of a mesh, ``mesh['a'=2,'b'=2] {'a'}``.
@@ -32,11 +32,11 @@ _GROUPS = re.compile(
 
 
 def collective_cycles(module: HloModule, target: Target) -> dict[str, int]:
-    """Returns, for each instruction that is a collective or contains one, the cycles for which a device waits in one run.
+    """Returns the cycles for which a device waits in one run of an instruction with a collective, by the instruction's name.
 
-    A fusion or an asynchronous call may contain a collective. The cycles of an asynchronous collective belong to its start
-    instruction. The result, a dictionary by the names of instructions, is empty if the bandwidth of the target's links is not
-    known, or if the module is for one device. Raises UsageError if XLA does not compile for the target.
+    The instruction is a collective, or contains one, as a fusion or an asynchronous call may do. The cycles of an asynchronous
+    collective belong to its start instruction. The result is empty if the bandwidth of the target's links is not known, or if
+    the module is for one device. Raises UsageError if XLA does not compile for the target.
     """
     bandwidth, cycles = xla_chip(target).link_bandwidth, dict[str, int]()
     if bandwidth is None or module.attributes.get("num_partitions", "1") == "1":
@@ -50,7 +50,7 @@ def collective_cycles(module: HloModule, target: Target) -> dict[str, int]:
 
 
 def _collective(instruction: Instruction, module: HloModule) -> Instruction | None:
-    """The collective that an instruction is or contains; None if there is none."""
+    """Returns the collective that an instruction is or contains; None if there is none."""
     if instruction.opcode.removesuffix("-start") in _RING_ROUNDS:
         return instruction
     if instruction.opcode in IN_LINE:
@@ -60,7 +60,7 @@ def _collective(instruction: Instruction, module: HloModule) -> Instruction | No
 
 
 def _bytes_moved(placed: Placed, collective: Instruction, module: HloModule) -> int:
-    """Bytes that one link of a device carries in one direction."""
+    """Returns the bytes that one link of a device carries in one direction."""
     kind, shape = collective.opcode.removesuffix("-start"), placed.instruction.shape
     if placed.instruction.opcode.endswith("-start") and isinstance(shape, TupleShape) and len(shape.parts) > 1:
         shape = shape.parts[1]
@@ -75,7 +75,7 @@ def _bytes_moved(placed: Placed, collective: Instruction, module: HloModule) -> 
 
 
 def _group_size(collective: Instruction, module: HloModule) -> int:
-    """How many devices take part in a collective."""
+    """Returns how many devices take part in a collective."""
     match = _GROUPS.search(collective.attributes_text)
     if match is None:
         return int(module.attributes["num_partitions"])
@@ -86,7 +86,7 @@ def _group_size(collective: Instruction, module: HloModule) -> int:
 
 
 def _hidden_cycles(placed: Placed) -> int:
-    """Cycles of the instructions between the start and the end of an asynchronous collective."""
+    """Returns the cycles of the instructions between the start and the end of an asynchronous collective."""
     start, following = placed.instruction, placed.computation.instructions
     if not start.opcode.endswith("-start"):
         return 0

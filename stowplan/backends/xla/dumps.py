@@ -1,7 +1,7 @@
 """The files that the compiler dumps during a compilation, and the four files of a result that are made from them.
 
-XLA's *memory-space assignment* places values in fast memory. The files are HLO text, compressed with gzip. Functions that read
-or write them raise OSError if that fails.
+XLA's *memory-space assignment* places values in fast memory. A *result* is the outcome of one compilation: a folder with these
+files of HLO text, compressed with gzip. Functions that read or write files raise OSError if that fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ PROGRAM = "program.hlo.txt.gz"
 ASSIGNED, OFFSETS = "assigned.hlo.txt.gz", "assigned.fastmem.txt.gz"
 """The module after memory-space assignment, and its allocations in fast memory."""
 COMPILED = "compiled.hlo.txt.gz"
-"""The module after code generation, with estimated cycles; sliced copies can no longer be told apart in it."""
+"""The module after code generation, with estimated cycles. Copies that move a value in several slices look like other copies
+there."""
 
 #: Compiler options that make the compiler dump its files.
 DUMPED = ("xla_dump_to", "xla_dump_hlo_as_text")
@@ -30,9 +31,10 @@ _METADATA = re.compile(r',? metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\
 _ATTRIBUTES = re.compile(r', frontend_attributes=\{(?:[^{}"]|"(?:[^"\\]|\\.)*")*\}')
 #: The beginning of an allocation in the text of a buffer assignment.
 _ALLOCATION = re.compile(r"(?m)^(?=allocation \d+:)")
-#: The line with the bytes of slow memory, which has the color 0, in the report of memory.
+#: The line with the bytes of slow memory in the compiler's report of memory. XLA's *color* is the number of a memory; slow
+#: memory has the color 0.
 _HBM = re.compile(r"\(color=0\)\nTotal bytes: (\d+)")
-#: An allocation in a memory of another color, which is fast memory.
+#: An allocation in a memory of any other color, that is, in fast memory.
 _FAST_ALLOCATION = re.compile(r"allocation \d+: size \d+, color [1-9]\d*,")
 
 
@@ -58,7 +60,10 @@ def write_assigned(dump: Path, folder: Path) -> None:
 
 
 def hbm_bytes(dump: Path) -> int:
-    """The most bytes in slow memory (HBM), including arguments and results, by the compiler's report; 0 if there is none."""
+    """Returns the most bytes in slow memory (HBM), including arguments and results, by the compiler's report.
+
+    It is 0 if there is no report in ``dump``, the folder with the compiler's dumps.
+    """
     paths = sorted(dump.glob("*.after_optimizations-memory-usage-report.txt"), key=lambda path: path.stat().st_size)
     total = _HBM.search(paths[-1].read_text()) if paths else None
     return 0 if total is None else int(total[1])
@@ -85,7 +90,7 @@ def assignment_digest(folder: str | Path) -> str:
 
 
 def _dumped(folder: Path, stage: str) -> str:
-    """Text of the largest module of a stage; smaller ones are helpers that the compiler makes.
+    """Returns the text of the largest module of a stage; smaller ones are helpers that the compiler makes.
 
     Raises RuntimeError if there is no dump of the stage.
     """

@@ -1,7 +1,9 @@
 """The public functions for tuning: they run the tuning loop and return the best of all compilations, including XLA's default.
 
-A *trial* is one compilation with some compiler options set. A *workload* is a function with the shapes of its arguments, in a
-form that can be sent to another process. XLA's *default* is the compilation without such options.
+Tuning sets compiler options that decide which values of a program are in the *fast memory* of a chip, its small on-chip memory;
+all other values are in *slow memory*. A *trial* is one compilation with some compiler options set. A *workload* is a function
+with the shapes of its arguments, in a form that can be sent to another process. XLA's *default* is the compilation without such
+options.
 """
 
 from __future__ import annotations
@@ -74,7 +76,7 @@ def tune(
     TimeLimitError
         The time limit, or ``compile_limit``, was reached before XLA's default was compiled.
     VerificationError
-        XLA's plan in the default compilation cannot be made valid.
+        The placement of values in the default compilation breaks rules of stowplan's model of the chip, and cannot be mended.
     """
     donated = (donate_argnums,) if isinstance(donate_argnums, int) else tuple(donate_argnums)
     return tune_workload(of_function(function, *arguments, donated=donated, out_shardings=out_shardings), **options)
@@ -121,16 +123,16 @@ def tune_workload(
     compile_limit
         Seconds that one compilation may take.
     table, predictor
-        Cycles that are known beforehand (None: none), and a model that predicts other cycles (None: the model of this package
-        for the chip).
+        Cycles of instructions that are known beforehand, None if there are none; and a model that predicts other cycles, None
+        for the model that this package has for the chip.
     experience
-        Results of earlier programs; None for the results that come with this package.
+        Results of tuning earlier programs, which decide what is tried first; None for the results that come with this package.
     compiler_options
         Your own options for every compilation; they are also part of the result. Options that tuning sets are not allowed.
     on_progress
         Is called after each compilation.
     cancel
-        Ends the run with the best result so far once it is set, like the time limit.
+        Once this event is set, the run ends with the best result so far, as at the time limit.
 
     Returns
     -------

@@ -4,7 +4,8 @@ A *step* is an instruction of the scheduled program. A *setting* is a choice of 
 (:class:`~stowplan.backends.xla.knobs.Knobs`). A *preview* is a compilation that ends right after XLA's memory-space assignment.
 A step's *pattern* says which of its arrays (*leaves*) are in fast memory, one bit for each. Its *signature* describes
 everything else on which its time depends, such as its operation and its shapes. A *latency table* has the cycles of steps by
-signature and pattern.
+signature and pattern. A *stall* is time that the program waits for an asynchronous copy. The *default* is the compilation
+without any of the options. The *roofline model* predicts the cycles of a step from its floating-point operations and its bytes.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ class Evidence:
         self.parameters = _parameters(module, self.program)
         """Tensors that are inputs of the program; constants are not among them."""
         self.deadline = Deadline()
-        """When strategies must stop searching for proposals."""
+        """When the strategies of :mod:`stowplan.backends.xla.proposals` must stop searching for the next settings."""
         self.costs = SignatureCosts(self.signatures, self.table, predictor or shipped(target.predictor))
         self._masks_of: dict[str, dict[int, int]] = {}
         """From a step and a tensor to the bits of the tensor's leaves in the step's pattern of memories."""
@@ -163,7 +164,8 @@ class Evidence:
     def incumbent(self) -> Trial:
         """The best compilation from which other settings can start, the first of equals; there must be one.
 
-        The one without memory-space assignment is left out, because an order has no effect there, unless it is the only one.
+        The compilation without memory-space assignment counts only if there is no other one, because an order of values has no
+        effect on it.
         """
         ordered = [trial for trial in self.trials if trial.knobs != ALL_SLOW]
         return min(ordered or self.trials, key=lambda trial: trial.score.total)
@@ -174,10 +176,12 @@ class Evidence:
         return int(self.scorer.target.fast_memory.capacity)
 
     def features(self, trial: Trial) -> tuple[float, ...]:
-        """Numbers that describe the program by a trial, each roughly between 0 and 1.
+        """Returns the numbers that describe the program by a trial, each roughly between 0 and 1.
 
-        They are its size (cycles, steps), shares of its time (stalls, copies, matrix products), the share of its traffic that
-        fast memory serves, and the share of fast memory that is in use.
+        - its size: cycles, and steps
+        - shares of its time: stalls, copies, and matrix products
+        - the share of its traffic that fast memory serves
+        - the share of fast memory that is in use
         """
         placed, total = trial.assignment.steps, max(trial.score.total, 1)
         products = moved = fast = 0
@@ -212,7 +216,7 @@ class Evidence:
         return f"{spare:.0%} of the fast memory is free, {stalls:.2%} of the time is waits, other places would save {gains:.2%}"
 
     def fast_tensors(self, assignment: Assignment) -> set[int]:
-        """Tensors that some step reads or writes in fast memory."""
+        """Returns the tensors that some step reads or writes in fast memory."""
         return {
             tensor
             for name, masks in self._masks_of.items()
@@ -253,10 +257,12 @@ class Evidence:
         return sorted(moves, key=lambda move: (move.cycles, move.tensor, move.to_fast))
 
     def waiting_cost(self, tensor: int) -> float:
-        """Cycles that it costs to reserve a tensor's bytes of fast memory from the program's start to the tensor's first use.
+        """Returns the cycles that it costs to keep a tensor in fast memory before its first use.
 
-        The whole fast memory is taken to be worth the cycles that XLA's default saves compared with all tensors in slow memory;
-        each byte and each moment has an equal share of them. The cost is 0 if no trial has all tensors in slow memory.
+        Its bytes are then reserved from the start of the program to that use.
+
+        The whole fast memory is taken to be worth the cycles that XLA's default saves compared with all tensors in slow memory.
+        Each byte and each moment has an equal share of these cycles. The cost is 0 if no trial has all tensors in slow memory.
         """
         if self.all_slow is None:
             return 0.0
@@ -282,7 +288,7 @@ class Evidence:
 
 
 def _parameters(module: HloModule, program: Program) -> set[int]:
-    """Tensors of the program's parameters."""
+    """Returns the tensors of the program's parameters."""
     names = (
         instruction.name + index_text(index)
         for instruction in module.entry.instructions

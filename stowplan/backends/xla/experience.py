@@ -2,8 +2,8 @@
 
 A *setting* (``knobs``) changes how XLA assigns values to fast memory; a *flag* changes the program before that. The *default*
 is the compilation without either. A *preview* is a compilation that ends right after the assignment. A program is described by
-features of its default. How often a flag was better on earlier programs counts for a new program, weighted by the similarity of
-the two programs, so that tuning begins with flags that have worked before.
+features of its default. Tuning of a new program begins with flags that have made earlier programs faster; each earlier program
+counts with a weight, which is its similarity to the new one.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ class EarlierProgram(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     features: tuple[float, ...]
     """See :meth:`stowplan.backends.xla.evidence.Evidence.features`."""
     ways: dict[str, tuple[int, int]]
-    """For ``knobs`` and for each flag: how often it was better than all earlier compilations, and how often it was tried."""
+    """How often each flag was a win, and how often it was tried; ``knobs`` has these numbers for all settings together. A win
+    is a compilation that was better than all earlier compilations of the program."""
     gains: dict[str, float] = {}
     """The share of the default's cycles that each flag saved by itself, and that the first setting (``knobs``) saved compared
     with the best compilation before it; negative for a loss."""
@@ -116,7 +117,7 @@ class Experience(Document, frozen=True, forbid_unknown_fields=True, kw_only=True
         return Improvement(saved, sum(weight * gain for weight, gain in weighted_gains) / all_weights)
 
     def _weighted_programs(self, target: str, features: tuple[float, ...]) -> Iterator[tuple[EarlierProgram, float]]:
-        """The earlier programs, each with its similarity to a program with these features."""
+        """Yields the earlier programs, each with its similarity to a program with these features."""
         for program in self.programs:
             distance = math.dist(program.features, features) / _WIDTH
             yield program, math.exp(-distance * distance / 2) * (1.0 if program.target == target else _OTHER_CHIP)

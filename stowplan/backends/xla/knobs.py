@@ -1,5 +1,8 @@
 """The compiler options that the tuner sets: knobs of the memory-space assignment, and flags that change the program before it.
 
+A *knob* is an option of the memory-space assignment, a *flag* is an option that changes the program before it, and a *setting*
+is a value for each of them (:class:`Knobs`). To *fetch* a value means to copy it from slow to fast memory (a *prefetch*).
+
 XLA's memory-space assignment puts values into fast memory one by one, in an order that it computes. The option
 ``xla_tpu_msa_sort_order_overrides`` moves values to the front or the back of that order. It neither forbids nor forces
 anything: a value at the back is still placed if there is room left. The option ``xla_tpu_preferred_prefetch_overrides`` says
@@ -85,7 +88,7 @@ class Knobs(msgspec.Struct, frozen=True):
     """The input of the program that is in fast memory before it starts (cross-program prefetch); if empty, XLA chooses."""
 
     def compiler_options(self) -> dict[str, Option]:
-        """The options for ``lowered.compile(compiler_options=...)`` of jax; equal settings give equal options."""
+        """Returns the options for ``lowered.compile(compiler_options=...)`` of jax; equal settings give equal options."""
         texts = {
             ORDER_OPTION: order_overrides(self.first, self.last - self.first, self.preload),
             PREFETCH_OPTION: eagerness_override(*self.eager),
@@ -93,26 +96,26 @@ class Knobs(msgspec.Struct, frozen=True):
         return dict(self.flags) | dict(self.options) | {name: text for name, text in texts.items() if text}
 
     def moved(self, *, first: Iterable[str] = (), last: Iterable[str] = ()) -> Knobs:
-        """This setting with some values moved to the front or the back."""
+        """Returns this setting with some values moved to the front or the back."""
         to_first = frozenset(first)
         to_last = frozenset(last) - to_first
         return msgspec.structs.replace(self, first=(self.first - to_last) | to_first, last=(self.last - to_first) | to_last)
 
     def without_names(self) -> Knobs:
-        """This setting without its names of values, for a program that has other names."""
+        """Returns this setting without its names of values, for a program that has other names."""
         return msgspec.structs.replace(self, first=frozenset(), last=frozenset(), preload="")
 
     def with_flags(self, flags: Mapping[str, Option]) -> Knobs:
-        """This setting with some more flags. They make another program, so names of values are left out."""
+        """Returns this setting with some more flags. They make another program, so names of values are left out."""
         merged = tuple(sorted({**dict(self.flags), **flags}.items()))
         return msgspec.structs.replace(self.without_names(), flags=merged)
 
     def with_option(self, name: str, value: Option) -> Knobs:
-        """This setting with one of the other options set."""
+        """Returns this setting with one of the other options set."""
         return msgspec.structs.replace(self, options=tuple(sorted({**dict(self.options), name: value}.items())))
 
     def within(self, capacity: int) -> Knobs:
-        """This setting with a limit on fast memory in bytes, rounded down to whole KiB."""
+        """Returns this setting with a limit on fast memory in bytes, rounded down to whole KiB."""
         return self.with_option(CAPACITY_OPTION, str(capacity >> 10))
 
     @property
@@ -128,7 +131,7 @@ class Knobs(msgspec.Struct, frozen=True):
         return None if ratio is None else float(ratio)
 
     def describe(self) -> str:
-        """A short description for users; empty for XLA's default."""
+        """Returns a short description for users; empty for XLA's default."""
         options = dict(self.options)
         last = self.last - self.first
         flags = [f"{name.removeprefix('xla_')}={str(value).lower()}" for name, value in self.flags]
@@ -158,8 +161,8 @@ def order_overrides(first: Iterable[str], last: Iterable[str], preload: str = ""
     The value ``preload`` comes before all others, also in the order of cross-program prefetches. A name that is not of the form
     ``NAME`` or ``NAME{INDEX}`` raises ValueError.
 
-    All names with the same index in a tuple share one entry with a regular expression, because XLA searches entries one by one:
-    a thousand entries make a compilation three times as long.
+    All names with the same index in a tuple share one entry with a regular expression. The reason is that XLA searches entries
+    one by one; a thousand entries make a compilation three times as long.
     """
     entries = []
     preloaded = {preload} if preload else set()
@@ -191,7 +194,7 @@ def eagerness_override(size: int, eagerness: float) -> str:
 
 
 def _split(value: str) -> tuple[str, str]:
-    """The name of an instruction and the index in its tuple; raises ValueError for text of another form."""
+    """Returns the name of an instruction and the index in its tuple; raises ValueError for text of another form."""
     match = _VALUE.fullmatch(value)
     if match is None:
         raise ValueError(f"found value {value!r}, expected NAME or NAME{{INDEX}}")
@@ -199,7 +202,7 @@ def _split(value: str) -> tuple[str, str]:
 
 
 def _quoted(name: str) -> str:
-    """A name as an RE2 expression inside of a text proto.
+    """Returns a name as an RE2 expression inside of a text proto.
 
     Special characters are put into character classes, because backslashes would have to be escaped for the proto as well.
     Characters that cannot be alone in a class are escaped for both.
@@ -255,8 +258,11 @@ def flags_of(chip: XlaChip) -> dict[str, Mapping[str, Option]]:
 def between(chip: XlaChip, capacity: int, flag: Mapping[str, Option]) -> dict[str, Option] | None:
     """Returns options that set the scoped limit halfway between XLA's own limit and the limit that a flag sets.
 
-    Returns None if the flag sets no scoped limit, or if it raises the limit but leaves more than half of the memory to the
-    assignment, or if kernels of the chip do not use this memory.
+    The scoped limit is the fast memory that is reserved for kernels. None is returned in these cases:
+
+    - the flag sets no scoped limit
+    - kernels of the chip do not use fast memory
+    - the flag raises the limit, but leaves more than half of the memory to the assignment
 
     Parameters
     ----------

@@ -1,4 +1,8 @@
-"""The parent's side of a compiling process: pipes to it, its limits, and its last output if it dies."""
+"""The parent's side of a compiling process: it starts the process, sends requests and receives answers through pipes.
+
+The process runs :mod:`stowplan.backends.xla.child`, and has limits on its memory and its time. *libtpu* is the compiler for
+TPUs.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +47,7 @@ class CompilingProcess:
     command
         Command that starts it.
     accelerator
-        Type of the accelerator, for libtpu.
+        Type of the accelerator, as libtpu calls it.
     memory_limit, compile_limit
         Bytes of memory that it may use, and seconds for each request.
     name
@@ -96,8 +100,8 @@ class CompilingProcess:
         TimeLimitError
             The answer took longer than one compilation may take, or than the deadline allows.
         CompileError
-            The process used more memory than it may, or died, now or in an earlier request; AbortError if an internal check of
-            libtpu failed.
+            The process used more memory than it may, or it died in this request or in an earlier one. It is an AbortError if an
+            internal check of libtpu failed.
         """
         if not self.is_alive:
             raise CompileError(f"{self._name}: the compiling process has ended")
@@ -142,7 +146,7 @@ class CompilingProcess:
         return answer
 
     def _ended(self) -> CompileError:
-        """The error for a process that has ended, with its last output."""
+        """Returns the error for a process that has ended, with its last output."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(2.0)
         self._output.seek(0)

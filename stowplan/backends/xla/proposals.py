@@ -1,10 +1,12 @@
-"""Strategies (*ways*) that propose the next settings from the evidence so far.
+"""Strategies (*ways*) that propose the next settings from the results of all compilations of a program so far.
 
-A *setting* says in which order XLA assigns values to fast memory, and how it fetches them. Some strategies follow a plan of
-stowplan, which decides which values are assigned first and which last. Others make small corrections to the best setting so
-far (the *incumbent*): they move the tensors whose memory costs the most cycles. A *trial* is a setting with its compilation, or
-with its *preview*, a compilation that ends right after the assignment. A *move* puts a tensor into fast memory for all of its
-uses, or out of it (:class:`~stowplan.backends.xla.evidence.Move`).
+These results are the *evidence* (:class:`~stowplan.backends.xla.evidence.Evidence`). A *setting* says in which order XLA
+assigns values to fast memory, and how it fetches them. Some strategies follow a plan of stowplan, which decides which values
+are assigned first and which last. Others make small corrections to the best setting so far (the *incumbent*): they move the
+tensors whose memory costs the most cycles. A *trial* is a setting with its compilation, or with its *preview*, a compilation
+that ends right after the assignment. A *move* puts a tensor into fast memory for all of its uses, or out of it
+(:class:`~stowplan.backends.xla.evidence.Move`). A *flag* is an option that changes the program before the assignment, and a
+*knob* an option of the assignment.
 
 All strategies have the same parameters and result, which :data:`Way` describes.
 """
@@ -51,8 +53,8 @@ class HeuristicPlan(NamedTuple):
 def heuristic_plan(evidence: Evidence, generator: random.Random, start: Trial, capacity: int | None = None) -> HeuristicPlan:
     """Finds a plan with heuristics; it is the same for equal evidence and seed unless the deadline stops the search.
 
-    The plan may use everything that XLA may do. It takes no more cycles than XLA's plan in the trial ``start``, from which the
-    search starts, and differs from it only if it takes fewer.
+    The plan may use everything that XLA may do. The search starts from XLA's plan in the trial ``start``, and returns another
+    plan only if it takes fewer cycles.
 
     Parameters
     ----------
@@ -99,8 +101,8 @@ def heuristic_plan(evidence: Evidence, generator: random.Random, start: Trial, c
 #: XLA puts all later values.
 STEPS = (8, 4, 16, 2, 32, 64)
 
-#: If a program takes more than this many times its cycles when all values are in slow memory, limits near its present use of
-#: fast memory are tried first; otherwise much smaller limits.
+#: Fast memory is *valuable* to a program if the program takes more than this many times as many cycles with all values in slow
+#: memory. Then limits near its present use of fast memory are tried first; otherwise much smaller limits.
 _VALUABLE_RATIO = 1.15
 
 #: Maximum number of inputs that are tried as the one that is in fast memory before the program starts.
@@ -145,12 +147,16 @@ Way = Callable[[Evidence, Trial, random.Random], Iterator[Proposal]]
 
 
 def follow_plan(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """Settings that follow a plan of stowplan, which is made with all cycles known so far.
+    """Proposes settings that follow a plan of stowplan, which is made with all cycles known so far.
 
-    Let *wanted* tensors be those that the plan has in fast memory, and *unwanted* ones those that only XLA puts there. The
-    first setting moves unwanted tensors to the back. The second one also moves wanted tensors to the front that XLA leaves in
-    slow memory. The third one moves all wanted tensors to the front. The fourth and the fifth also move tensors to the back:
-    the unwanted ones, or all that are not wanted.
+    A tensor is *wanted* if the plan has it in fast memory, and *unwanted* if XLA has it there but the plan has not. There are
+    five settings:
+
+    - unwanted tensors are moved to the back
+    - in addition, wanted tensors that XLA leaves in slow memory are moved to the front
+    - all wanted tensors are moved to the front
+    - in addition, unwanted tensors are moved to the back
+    - all wanted tensors are moved to the front, and all other tensors to the back
     """
     fast = heuristic_plan(evidence, generator, trial).tensors
     front = msgspec.structs.replace(trial.knobs, first=evidence.names(fast), last=frozenset(), preload="")
@@ -163,7 +169,7 @@ def follow_plan(evidence: Evidence, trial: Trial, generator: random.Random) -> I
 
 
 def _towards_plan(evidence: Evidence, trial: Trial, fast: set[int]) -> Knobs:
-    """The setting of a trial, changed towards a plan that has only the tensors ``fast`` in fast memory.
+    """Changes the setting of a trial towards a plan that has only the tensors ``fast`` in fast memory.
 
     Tensors of ``fast`` that are in slow memory go first, and all other tensors that are in fast memory go last.
     """
@@ -172,10 +178,10 @@ def _towards_plan(evidence: Evidence, trial: Trial, fast: set[int]) -> Knobs:
 
 
 def limit_capacity(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with a limit on fast memory, in most cases below the bytes that it uses.
+    """Proposes the incumbent with a limit on fast memory, in most cases below the bytes that it uses.
 
-    If there is room for all values, an order cannot keep any value out of fast memory. A limit can: values that go last find no
-    room, and values larger than the limit never do.
+    If there is room for all values, no order keeps a value out of fast memory. A limit does: there is no room for the values
+    that come last, or for values that are larger than the limit.
     """
     knobs, used = trial.knobs, trial.score.fast_bytes
     if knobs.capacity is not None:
@@ -190,7 +196,7 @@ def limit_capacity(evidence: Evidence, trial: Trial, generator: random.Random) -
 
 
 def fit_to_capacity(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with a limit on fast memory, changed to follow a plan that was made for this limit."""
+    """Proposes the incumbent with a limit on fast memory, changed to follow a plan that was made for this limit."""
     tried = {earlier.knobs.capacity for earlier in evidence.trials}
     for share in _CAPACITY_SHARES:
         part = min(round(share * trial.score.fast_bytes), evidence.capacity) >> 10 << 10
@@ -200,11 +206,12 @@ def fit_to_capacity(evidence: Evidence, trial: Trial, generator: random.Random) 
 
 
 def move_harmful_last(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent without *harmful* tensors in fast memory, that is, tensors that make it slower there than in slow memory.
+    """Proposes the incumbent without its *harmful* tensors in fast memory.
 
-    Harmful tensors are moved to the back, and fast memory is limited so that only the other tensors have room. Neither change
-    suffices alone: tensors at the back are still placed if there is room, and with a limit alone any tensor may lose its place.
-    Further proposals only move the half, or the quarter, of the harmful tensors that costs the most cycles.
+    A tensor is harmful if the program is predicted to be faster with the tensor in slow memory. Harmful tensors are moved to
+    the back, and fast memory is limited so that only the other tensors have room. Neither change suffices alone: tensors at the
+    back are still placed if there is room, and with a limit alone any tensor may lose its place. Further proposals only move
+    the half, or the quarter, of the harmful tensors that costs the most cycles.
     """
     harmful = [move for move in evidence.moves(trial) if not move.to_fast and move.cycles < 0]
     if not harmful:
@@ -220,12 +227,12 @@ def move_harmful_last(evidence: Evidence, trial: Trial, generator: random.Random
 
 
 def _worth_of_fast_memory(evidence: Evidence) -> float:
-    """Ratio of the cycles with everything in slow memory to the cycles of the default; 0 if the former is not known."""
+    """Returns the ratio of the cycles with all values in slow memory to the cycles of the default; 0 if it is not known."""
     return evidence.all_slow.score.total / evidence.trials[0].score.total if evidence.all_slow is not None else 0.0
 
 
 def preload_input(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with another input in fast memory before the program starts; the input that saves the most comes first."""
+    """Proposes the incumbent with another input in fast memory before the program starts; the best input comes first."""
     gains = []
     for move in evidence.moves(trial):
         if move.to_fast and move.tensor in evidence.parameters:
@@ -238,7 +245,7 @@ def preload_input(evidence: Evidence, trial: Trial, generator: random.Random) ->
 
 
 def overlap_copies(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with copies that begin earlier, if it waits for copies.
+    """Proposes the incumbent with copies that begin earlier, if it waits for copies.
 
     By default XLA begins a copy about twice the copy's own time before its value is used. That is too late if copies queue
     behind each other; the program then waits for them (*stalls*).
@@ -257,25 +264,25 @@ def waits(trial: Trial) -> bool:
 
 
 def correct_incumbent(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with the moves that are predicted to save the most cycles."""
+    """Proposes the incumbent with the moves that are predicted to save the most cycles."""
     yield from _with_moves("correct", evidence, trial, [move for move in evidence.moves(trial) if move.cycles < 0])
 
 
 def explore_moves(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with the moves that may save the most, by the expected gain plus its uncertainty."""
+    """Proposes the incumbent with the moves that may save the most, by the expected gain plus its uncertainty."""
     moves = [move for move in evidence.moves(trial) if move.cycles - move.deviation < 0]
     moves.sort(key=lambda move: (move.cycles - move.deviation, move.tensor, move.to_fast))
     yield from _with_moves("explore", evidence, trial, moves)
 
 
 def correct_other_trials(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The second to fourth best trial, each with its own corrections."""
+    """Proposes corrections of the second to fourth best trial: each with the moves that are predicted to save it cycles."""
     for other in sorted(evidence.trials, key=lambda other: other.score.total)[1:4]:
         yield from _with_moves("return", evidence, other, [move for move in evidence.moves(other) if move.cycles < 0])
 
 
 def perturb_order(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with a few random tensors moved to the front or the back."""
+    """Proposes the incumbent with a few random tensors moved to the front or the back."""
     tensors = sorted(evidence.values)
     for share in (0.02, 0.05, 0.1):
         chosen = [tensor for tensor in tensors if generator.random() < share] or [generator.choice(tensors)]
@@ -285,7 +292,7 @@ def perturb_order(evidence: Evidence, trial: Trial, generator: random.Random) ->
 
 
 def draw_order(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """A random order, with the incumbent's other options; each tensor is moved with a probability between 5 and 50 %."""
+    """Proposes random orders with the incumbent's other options; a tensor is moved with a probability between 5 and 50 %."""
     tensors = sorted(evidence.values)
     for _ in range(_MAX_DRAWS):
         share = generator.uniform(0.05, 0.5)
@@ -296,7 +303,7 @@ def draw_order(evidence: Evidence, trial: Trial, generator: random.Random) -> It
 
 
 def _with_moves(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) -> Iterator[Proposal]:
-    """The setting of a trial with the first few moves, for several numbers of moves."""
+    """Proposes the setting of a trial with the first few of these moves, for several numbers of moves."""
     for count in (*STEPS, len(moves)):
         if count > len(moves):
             continue
@@ -309,14 +316,14 @@ def _with_moves(way: str, evidence: Evidence, trial: Trial, moves: list[Move]) -
 
 
 def fetch_earlier(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with other times at which large values are fetched, if it waits for copies."""
+    """Proposes the incumbent with other times at which large values are copied to fast memory, if it waits for copies."""
     if waits(trial):
         for setting in _EAGERNESS_SETTINGS:
             yield Proposal("eager", msgspec.structs.replace(trial.knobs, eager=setting))
 
 
 def fetch_unsliced(evidence: Evidence, trial: Trial, generator: random.Random) -> Iterator[Proposal]:
-    """The incumbent with values fetched in one piece rather than in slices, each of which is a separate copy."""
+    """Proposes the incumbent with values copied in one piece rather than in slices, each of which is a separate copy."""
     yield Proposal("whole", trial.knobs.with_option(SLICES_OPTION, "0"))
 
 
@@ -345,8 +352,8 @@ WAYS = (
     KnobWay("return", correct_other_trials, "order", 0.1),
     KnobWay("perturb", perturb_order, "order", 0.3),
     KnobWay("draw", draw_order, "order", 0.3),
-    # This number is less than the measured win rate, so that strategies of about the same win rate come first: they save cycles
-    # of steps, while this one can only save stalls.
+    # This number is less than the measured win rate, so that strategies of about the same win rate come first. They save cycles
+    # of steps, while this strategy can only save stalls.
     KnobWay("overlap", overlap_copies, "overlap", 0.345),
     KnobWay("eager", fetch_earlier, "eagerness", 0.2),
     KnobWay("whole", fetch_unsliced, "slices", 0.2),

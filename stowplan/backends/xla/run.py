@@ -3,7 +3,8 @@
 A *setting* (``knobs``) changes how XLA assigns values to fast memory, and a *flag* changes the program before that; a *preview*
 is a compilation that ends right after the assignment. The *default* is the compilation without any option, and the *incumbent*
 the best compilation so far. :mod:`stowplan.backends.xla.bandit` chooses the next compilations; an *arm* of the bandit is a
-flag, or stands for settings of the best program.
+flag, or stands for settings of the best program. A *trial* is a full compilation, and a *way* is a strategy that proposes
+settings (:mod:`stowplan.backends.xla.proposals`).
 """
 
 from __future__ import annotations
@@ -57,8 +58,8 @@ class Run:
     on_progress
         Is called after each compilation.
     table, predictor
-        Cycles that are known beforehand (None: none), and a model that predicts other cycles (None: the model of this package
-        for the chip).
+        Cycles of instructions that are known beforehand, None if there are none; and a model that predicts other cycles, None
+        for the model that this package has for the chip.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Run:
         UsageError
             The function does not fit the machine.
         VerificationError
-            XLA's plan in the default compilation cannot be made valid.
+            XLA's placement of values in the default compilation breaks rules of stowplan's model, and cannot be mended.
         """
         first = self._compiler.compile(DEFAULT.compiler_options(), self._budget.deadline)
         if first.error:
@@ -127,7 +128,7 @@ class Run:
         return self._result(stop)
 
     def _result(self, stop: str) -> Tuning:
-        """The result of the run, which ended for the reason ``stop``."""
+        """Returns the result of the run, which ended for the reason ``stop``."""
         return Tuning(
             name=self._compiler.workload.name,
             target=self._target.name,
@@ -306,7 +307,10 @@ class Run:
     # --------------------------------------------------------------------------------------------------- previews and compiles
 
     def _program_of(self, knobs: Knobs, compiled: Compiled) -> SettingSearch:
-        """The program that a setting's flags make. Flags that change neither its text nor the scoped limit share a program."""
+        """Returns the program that a setting's flags make.
+
+        Flags that change neither the text of the program nor the scoped limit share a program.
+        """
         if knobs.flags in self._programs:
             return self._programs[knobs.flags]
         text, scoped = compiled.program_path.read_bytes(), dict(knobs.flags).get(SCOPED_OPTION)

@@ -1,11 +1,12 @@
 """Scores compiled modules by the compiler's own estimates of cycles, with corrections for copies, and with stalls.
 
 XLA estimates cycles for every instruction except asynchronous copies, the waits for them (*stalls*), and collectives. Stalls
-are simulated: XLA's plan is imported, every step takes as long as XLA estimates, and copies run on copy engines that share the
-bandwidth of slow memory with the program. The time that the program waits for copies is added. XLA's estimates for the
-synchronous instruction ``copy`` are not used, because they are wrong: nearly constant within fast memory, and several times too
-large from slow memory. The cycles of such a copy are its bytes divided by the bandwidth. The cycles of collectives are
-estimated by :mod:`stowplan.backends.xla.collectives`.
+are simulated: XLA's *plan*, that is, its placement of tensors in fast memory with the copies that this takes, is read from the
+compiler's files. Every step takes as long as XLA estimates, and copies run on copy engines that share the bandwidth of slow
+memory with the program. The time that the program waits for copies is added. XLA's estimates for the synchronous instruction
+``copy`` are not used, because they are wrong: nearly constant within fast memory, and several times too large from slow memory.
+The cycles of such a copy are its bytes divided by the bandwidth. The cycles of collectives are estimated by
+:mod:`stowplan.backends.xla.collectives`.
 
 A *step* is an instruction of the scheduled program; its *weight* is the number of times that it runs, which is more than 1 in a
 loop. A *preview* is a compilation that ends right after XLA's memory-space assignment. The *signature* of a step describes
@@ -87,12 +88,15 @@ def scored_program(module: HloModule, donation: Donation = "tied") -> Program:
 
 
 def with_freedoms(problem: Problem) -> Problem:
-    """Returns the problem with everything allowed that XLA may do: stalls, copy-outs between steps, and sliced copy-ins."""
+    """Returns the problem of memory mapping with everything allowed that XLA may do.
+
+    These are stalls, copies from fast to slow memory between steps (copy-outs), and copies to fast memory in slices.
+    """
     return msgspec.structs.replace(problem, stalls="allowed", evictions="between_steps", prefetches="sliced")
 
 
 def has_fast_memory(compiled: Compiled, target: Target) -> bool:
-    """Whether any value is in fast memory in a compilation or preview; otherwise there is no plan to import.
+    """Whether any value is in fast memory in a compilation or preview; otherwise there is no plan to read.
 
     Raises InputError if its file cannot be read.
     """
@@ -136,13 +140,14 @@ class CompiledModule:
         """Cycles of one run of each collective, for which XLA has no estimate."""
 
     def _with_cycles(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
-        """The module's steps with their cycles; ``copies`` has the names of instructions ``copy``."""
+        """Returns the module's steps with their cycles; ``copies`` has the names of instructions ``copy``."""
         return steps
 
     def _copy_cycles_by_bytes(self, estimated: int, copy: Placed) -> int:
-        """Cycles of a copy by its bytes, but at least the fixed cost, or XLA's estimate if that is less than the fixed cost.
+        """Returns the cycles of a copy, computed from its bytes.
 
-        Reading and writing overlap if source and target are in different memories, otherwise they are added.
+        They are at least the fixed cost of a copy, or XLA's estimate if it is less than the fixed cost. Reading and writing
+        overlap if source and target are in different memories, otherwise they are added.
         """
         speed, space = self._target.roofline, self._target.fast_space
         rates = (
@@ -166,12 +171,15 @@ class CompiledModule:
         return {step.name: step.cycles or 0 for step in self.steps} | self.copies | self.collectives
 
     def assignment(self, signatures: Mapping[str, StepSignature]) -> Assignment:
-        """Memories and cycles of the steps that have a signature; copies and collectives have the cycles of :attr:`cycles`."""
+        """Returns the memories and cycles of the steps that have a signature.
+
+        Copies and collectives have the cycles of :attr:`cycles`.
+        """
         read = read_assignment(self.module, signatures, fast_space=self._target.fast_space)
         return Assignment({**read.steps, **self._counted_by_bytes(read.steps)})
 
     def _counted_by_bytes(self, steps: Mapping[str, StepPlacement]) -> dict[str, StepPlacement]:
-        """Those of the steps that are copies or collectives, with the cycles that are computed from bytes."""
+        """Returns the steps that are copies or collectives, with the cycles that are computed from bytes."""
         return {
             name: StepPlacement(steps[name].pattern, cycles)
             for name, cycles in (self.copies | self.collectives).items()
@@ -222,7 +230,7 @@ class PreviewedModule(CompiledModule):
         return tuple(msgspec.structs.replace(step, cycles=cycles.get(step.name)) for step in steps)
 
     def assignment(self, signatures: Mapping[str, StepSignature]) -> Assignment:
-        """Memories and predicted cycles of the steps that have a signature."""
+        """Returns the memories and predicted cycles of the steps that have a signature."""
         steps = {
             name: StepPlacement(placement.pattern, self._predicted.get(name)) for name, placement in self._placements.items()
         }
@@ -252,15 +260,16 @@ class Scorer:
 
     @cached_property
     def problem(self) -> Problem:
-        """The program's problem with everything allowed that XLA may do. Scores do not use its latencies.
+        """The program's problem of memory mapping: when each tensor is in fast memory, and at which offset.
 
-        The capacity is all fast memory of the chip, because options may leave kernels less of it than the default does.
+        Everything is allowed that XLA may do. Scores do not use the problem's latencies. The capacity is all fast memory of the
+        chip, because options may leave kernels less of it than the default does.
         """
         problem = with_freedoms(make_problem(self.program, self.target, cost_model="roofline"))
         return msgspec.structs.replace(problem, capacity=problem.capacity + (self._chip.scoped or 0))
 
     def most_bytes(self, plan: Plan, without: Collection[int] = ()) -> int:
-        """The most bytes of fast memory that a plan uses at once, without gaps, and without the tensors in ``without``."""
+        """Returns the most bytes of fast memory that a plan uses at once, without gaps and without the tensors ``without``."""
         change = [0] * (self.problem.horizon + 1)
         for residency in plan.residencies:
             if residency.tensor not in without:
@@ -339,7 +348,7 @@ class Scorer:
         )
 
     def roofline_cycles(self, compiled: Compiled) -> dict[str, float]:
-        """Cycles of one run of each step by the roofline model, with operands in the memories of XLA's plan.
+        """Returns the cycles of one run of each step by the roofline model, with operands in the memories of XLA's plan.
 
         Raises the errors of :meth:`plan`.
         """
@@ -351,7 +360,7 @@ class Scorer:
         }
 
     def durations_ps(self, module: CompiledModule) -> list[int]:
-        """[steps] Picoseconds of all runs of each step together, by the cycles of a compiled module."""
+        """Returns [steps] the picoseconds of all runs of each step together, by the cycles of a compiled module."""
         return [step.weight * self.target.cycles_ps(module.cycles.get(step.name, 0)) for step in self.program.steps]
 
 
@@ -412,13 +421,13 @@ class CompiledCycles:
 
 
 def _cycles(costs: SignatureCosts, program: Program, uses: int, plan: Plan) -> int:
-    """Cycles of a plan, with the operands of each step in the memories that the plan gives them."""
+    """Returns the cycles of a plan, with the operands of each step in the memories that the plan gives them."""
     fast = set(plan.fast_uses)
     return round(costs.of_fast_uses(program.steps, [use in fast for use in range(uses)]).total)
 
 
 def _workloads(folder: Path) -> Iterator[list[Compiled]]:
-    """The full compilations of each program, without results that cannot be read or that the compiler refused."""
+    """Yields the full compilations of each program, without results that cannot be read or that the compiler refused."""
     for workload in sorted(path for path in folder.iterdir() if path.is_dir()):
         results = []
         for record in sorted(workload.glob("*/record.json")):

@@ -1,8 +1,9 @@
 """Programs over several devices: reads meshes and partitions from text, sends them to another process, and rebuilds them there.
 
 A *mesh* is jax's array of devices with named axes. A *partition* says over which axes each dimension of an array is divided. A
-mesh is sent as the names and sizes of its axes. Wherever a mesh occurs, in the sharding of an argument or in the closure of a
-function, the compiling process builds the same mesh from the devices of its own topology.
+mesh is sent as the names and sizes of its axes. A mesh may occur in the sharding of an argument or in the closure of a
+function. The compiling process builds the same mesh from the devices of its own *topology*, the arrangement of chips for which
+it compiles.
 """
 
 from __future__ import annotations

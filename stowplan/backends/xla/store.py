@@ -160,7 +160,7 @@ class WorkloadStore:
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Path]:
-        """A temporary folder for a new result; it is removed afterwards unless :meth:`keep` has moved it."""
+        """A context manager with a temporary folder for a new result; unless :meth:`keep` moves the folder, it is removed."""
         folder = Path(tempfile.mkdtemp(dir=self.folder, prefix=".making."))
         try:
             yield folder

@@ -1,7 +1,9 @@
 """The result of tuning: all compilations, the best of them, and its compiler options.
 
 A *trial* is one compilation. A *setting* is a choice of compiler options, the *default* is the compilation without any, and the
-*incumbent* is the best compilation so far. A *preview* is a compilation that ends right after XLA's memory-space assignment.
+*incumbent* is the best compilation so far. A *preview* is a compilation that ends right after XLA's memory-space assignment. A
+*stall* is time that a program waits for an asynchronous copy. XLA's estimates of the instruction ``copy`` are not reliable;
+*corrected* cycles of copies are their bytes divided by the bandwidth.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ class TrialRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     """A record of one compilation."""
 
     way: str
-    """How its setting was found: ``default``, ``all_slow``, a flag, or the strategy that proposed it."""
+    """How its setting was found: ``default``; ``all_slow``, with all values in slow memory; the name of a flag; or the name of
+    the strategy that proposed it (:mod:`stowplan.backends.xla.proposals`)."""
     first: int
     """How many values were moved to the front of XLA's order."""
     last: int
@@ -140,7 +143,7 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return as_flags(self.compiler_options)
 
     def gain_of(self, trial: TrialRecord) -> float:
-        """Share of the default's cycles and stalls that a trial saves; negative if it is worse."""
+        """Returns the share of the default's cycles and stalls that a trial saves; negative if it is worse."""
         return 1 - trial.total / self.default.total
 
     def compiled(self, folder: str | Path, number: int) -> Compiled:
@@ -164,7 +167,7 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return read_result(Path(folder) / trial.result)
 
     def summary(self) -> str:
-        """A summary of a few lines, and a line for each trial."""
+        """Returns a summary of a few lines, and a line for each trial."""
         best = self.trials[self.best]
         reused = len(self.trials) - self.compiles_run
         count = f", {self.previews} previews" if self.previews else ""
@@ -204,14 +207,14 @@ class TuningProgress(msgspec.Struct, frozen=True):
     """The share of the default's cycles and stalls that the best trial so far saves."""
 
     def line(self) -> str:
-        """The progress in one line."""
+        """Returns the progress in one line."""
         trial = self.trial
         what = brief(f"no result: {trial.error}", _MOST_ERROR) if trial.error else _cycles(trial)
         return f"[{self.seconds:6.1f} s] {self.number}/{self.budget} {trial.way}: {what}; best {_signed(self.gain)}"
 
 
 def _outcome(trial: TrialRecord, gain: float) -> str:
-    """The cycles of a trial and its gain, as text."""
+    """Returns the cycles of a trial and its gain, as text."""
     return f"{_cycles(trial)}  {_signed(gain)}"
 
 
@@ -221,10 +224,10 @@ def _cycles(trial: TrialRecord) -> str:
 
 
 def _per_cent(share: float) -> str:
-    """A share in per cent, with a second decimal if it would otherwise look like 0."""
+    """Returns a share in per cent, with a second decimal if it would otherwise look like 0."""
     return f"{share:.1%}" if share >= 0.0005 or not share else f"{share:.2%}"
 
 
 def _signed(share: float) -> str:
-    """A share in per cent, with its sign unless it is 0."""
+    """Returns a share in per cent, with its sign unless it is 0."""
     return f"{share:+.1%}" if share else "0"

@@ -139,8 +139,11 @@ def by_name(
     Raises
     ------
     UsageError
-        A reference, shape, mesh or partition has another form, the partition does not match the shapes or lacks a mesh, or
-        arguments are given in several ways.
+        One of these:
+
+        - a reference, shape, mesh or partition has another form
+        - the partition does not match the shapes, or there is no mesh for it
+        - arguments are given in several ways
     """
     call = re.fullmatch(r"(?P<place>[^()]*)\((?P<texts>[^()]*)\)", reference)
     texts = None if call is None else tuple(re.findall(r"[^\s,]+", call["texts"]))
@@ -194,8 +197,8 @@ def of_function(
     lack everything that the script has registered with jax, such as derivative rules, pytrees and the configuration. If jax
     cannot export the function, for example because it has callbacks, it is pickled nevertheless.
 
-    The workload is compiled for the mesh of its arguments' shardings; without one, for a mesh in the function or in its
-    context; without any mesh, for one device.
+    The workload is compiled for the mesh of its arguments' shardings. If they have none, it is compiled for a mesh in the
+    function or in its context, and if there is none either, for one device.
 
     Parameters
     ----------

@@ -1,9 +1,13 @@
 """The checker of certificates, which decides in whole numbers whether a proof shows its claim about a problem.
 
 It imports only its own files and the standard library. A problem is given as the JSON that ``stowplan convert`` writes. The
-rules are implemented here anew, from the pages of ``docs/reference`` alone.
+rules of all kinds of problem are implemented here anew, from the pages of ``docs/reference`` alone.
 
     python -m stowplan.certificates.checker problem.json proof.json
+
+A *form* is a sort of proof; a proof names its form and contains the numbers that this form needs. The function of a form
+returns the largest bound that a proof of this form shows, and its docstring states the inequality. A proof cannot leave out
+anything that makes plans cheaper: the function computes a lower bound for everything that the proof does not mention.
 
 To audit the checker, read docs/reference/certificates.md, which explains each form of proof by an example, and then these
 files, each of which imports only those before it:
@@ -16,15 +20,11 @@ files, each of which imports only those before it:
 - ``models``: form ``prices`` of LLM placement
 - this file: which form belongs to which kind, and the order of checks
 
-A *form* is a sort of proof; a proof names its form and contains the numbers that this form needs. The function of a form
-returns the largest bound that a proof of this form shows, and its docstring states the inequality. A proof cannot leave out
-anything that makes plans cheaper: the function computes a lower bound for everything that the proof does not mention.
-
 The function of a form raises ``UnprovenError`` of ``reading`` if the proof does not show a bound, and ``MalformedError`` if a
 number in it is not valid. If the proof lacks something, it raises one of :data:`SHAPE_ERRORS`, which :func:`check` turns into
 MalformedError.
 
-Other packages add their own kinds by an entry point (:data:`ENTRY_POINT_GROUP`).
+Other packages add kinds of problem of their own by an entry point (:data:`ENTRY_POINT_GROUP`).
 """
 
 from __future__ import annotations
@@ -57,13 +57,14 @@ ENTRY_POINT_GROUP = "stowplan.certificates"
 #: Messages quote at most this many characters of a kind's name, and of an error in reading a proof.
 SHOWN_KIND, SHOWN_ERROR = 40, 100
 
-#: A function of ``(problem, proof)`` that returns the largest bound that the proof shows, or None if it shows that no plan
-#: exists.
+#: A function of ``(problem, proof)``, two JSON objects, that returns the largest bound that the proof shows, or None if it
+#: shows that no plan exists.
 Form = Callable[[Fields, Fields], int | None]
 
 
 def _price_forms(prices: Prices) -> dict[str, Form]:
-    """The forms ``prices`` and ``tree``, which splits the plans and has prices for each part."""
+    """The forms ``prices`` and ``tree``. A proof by prices gives a price to each limited resource, such as the bytes of a
+    memory. A tree splits the set of plans into parts, and each part has prices of its own."""
     return {"prices": lambda problem, proof: prices(problem, proof, Splits()), "tree": partial(tree, prices)}
 
 
@@ -94,7 +95,8 @@ class Rules(NamedTuple):
 
 
 def rules_of(kind: str) -> Rules:
-    """The rules of a kind by its name; raises MalformedError if neither this package nor another one has such a kind."""
+    """Returns the rules of a kind by its name; raises MalformedError if neither this package nor another one has such a
+    kind."""
     if kind in FORMS:
         return Rules(KNOWN[kind], FORMS[kind])
     # Imported here because this import takes longer than most checks.

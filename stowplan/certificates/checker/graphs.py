@@ -3,14 +3,15 @@
 The graph follows the rules of docs/reference/operator-order.md and rematerialization.md. A *storage* is a tensor with bytes of
 its own; all other tensors are views of one. An operator reads and writes storages.
 
-Let ``x`` of an operator be 1 if it runs after the operator ``at`` has begun its first run, otherwise 0. A storage that is read
-after that moment (x_user = 1) and was written before it (x_writer = 0) is live at the moment:
+A proof names one operator, ``at``, and has rows ``held`` of a storage, an operator that reads it, and an amount of bytes. Let
+``x`` of an operator be 1 if it runs after the first run of ``at`` has begun, otherwise 0. A storage that is read after that
+moment (x_user = 1) and was written before it (x_writer = 0) is live at the moment:
 
     live >= own + sum over rows of ``held``: amount * (x_user - x_writer)
 
-Here ``own`` are the bytes that must be live because ``at`` itself reads or writes them, and the amounts of one storage add up
-to at most its size. The sum is linear in x, so that its minimum is found operator by operator. The amounts are a flow in a
-network and bound its minimum cut (Ford and Fulkerson).
+Here ``own`` is the number of bytes that must be live because ``at`` itself reads or writes them. The amounts of one storage add
+up to at most its size. The sum is linear in x, so that its minimum is found operator by operator. The amounts are a flow in a
+network whose minimum cut is the fewest live bytes. A flow is never larger than a cut (Ford and Fulkerson).
 
 The *added cost* of rematerialization is the cost of all runs of operators, minus the cost of running each once. A *reservation*
 is a number of bytes of the limit that something outside of the graph takes from one operator to another.
@@ -25,7 +26,7 @@ from math import ceil
 
 from stowplan.certificates.checker.reading import LARGEST, Fields, bound_of, expect, list_field, need, rows, whole
 
-#: For each operator, a set of others.
+#: For each operator, a set of other operators.
 Links = list[set[int]]
 
 
@@ -50,7 +51,7 @@ class Graph:
         """Direct predecessors of each operator."""
         self.after: Links = [set() for _ in self.ops]
         self.precedences: list[tuple[int, int]] = problem["precedences"]
-        """Pairs of operators: the last run of the first is before the first run of the second."""
+        """Pairs (first, second) of operators: every run of the first comes before every run of the second."""
         pairs = [*self.precedences]
         for number, tensors in enumerate(inputs_of):
             writers = (self._written_by(tensor) for tensor in tensors)
@@ -103,8 +104,8 @@ Slopes = Counter[int]
 
 
 def cut(problem: Fields, proof: Fields) -> int | None:
-    """The minimum peak of operator order in bytes. For rematerialization, the minimum added cost, or None if no plan fits into
-    the limit."""
+    """Returns the bound that the flow of one operator shows. For operator order it is a bound on the peak, in bytes. For
+    rematerialization it is a bound on the added cost, or None if no plan fits into the limit."""
     graph, at = Graph(problem), whole(proof, "at")
     if "limit" not in problem:
         return _peak(graph, at, proof)
@@ -113,17 +114,18 @@ def cut(problem: Fields, proof: Fields) -> int | None:
 
 
 def ranges(problem: Fields, proof: Fields) -> int | None:
-    """The minimum added cost if values may be sent to a host and fetched back, or None if no plan fits into the limit.
+    """Returns a bound on the added cost if values may be sent to a host and fetched back, or None if no plan fits into the
+    limit.
 
     Suppose that F bytes that are read later exist only on the host while ``at`` runs. They were sent before ``at`` and are
     fetched after it, which takes c = F / bandwidth each, while operators run. The other live bytes fit into the limit, so that
-    a cut with F more bytes shows R, the cost of operators that ``at`` needs and that run again.
+    a cut for a limit that is larger by F shows R: the cost of the operators that ``at`` needs and that run again.
 
         added cost >= max(R, max(before, c) + cost of at + max(c, behind + R) - once)
 
     ``before`` and ``behind`` are the costs of the operators that ``at`` needs and of those that need it, and ``once`` is the
-    cost of all. R decreases with F, and c increases. Each of ``ranges`` begins where the one before ends, and has a cut that
-    shows R for its last F, while c is that of its first F.
+    cost of all. R decreases with F, and c increases. The proof divides the values of F into ``ranges``, each of which begins
+    where the one before ends. The bound of a range takes R from a cut for its largest F, and c from its smallest F.
     """
     graph, at = Graph(problem), whole(proof, "at")
     limit = _room(graph, problem, at)
@@ -148,8 +150,8 @@ def ranges(problem: Fields, proof: Fields) -> int | None:
 
 
 def _peak(graph: Graph, at: int, proof: Fields) -> int | None:
-    """The minimum peak of operator order in bytes. Operators run once, so x is 0 for those that ``at`` needs, and 1 for ``at``
-    and those that need it.
+    """Returns a bound on the peak of operator order in bytes. Operators run once. So x is 0 for the operators that ``at``
+    needs, and 1 for ``at`` and all operators that need it.
 
     peak >= sizes of the storages that ``at`` writes + sum of slope * x
     """
@@ -161,8 +163,8 @@ def _peak(graph: Graph, at: int, proof: Fields) -> int | None:
 
 
 def _added_cost(graph: Graph, at: int, limit: int, proof: Fields) -> int | None:
-    """The minimum added cost of rematerialization. Operators, also ``at``, may run again; x of an operator that ``at`` needs is
-    1 if it does, which adds its cost.
+    """Returns a bound on the added cost of rematerialization. Every operator, also ``at``, may run again. If an operator that
+    ``at`` needs runs again, its x is 1, and its cost is added.
 
     The live bytes fit into the limit, so that for any price of a byte
 
@@ -186,9 +188,9 @@ def _limit(problem: Fields) -> int:
 def _room(graph: Graph, problem: Fields, at: int) -> int:
     """Bytes that may be live at the first run of ``at``: the limit minus the largest reservation that is in force then.
 
-    A reservation may be ``times`` the bytes that are live at an operator. If that operator is ``at``, its live bytes and the
-    reservation together are 1 + times the former. The bytes that are live at another operator are at least those that it reads
-    and writes.
+    The size of a reservation may include ``times`` the bytes that are live at an operator, ``of``. If that operator is ``at``,
+    the live bytes and this part of the reservation are together (1 + times) * the live bytes. At any other operator, the live
+    bytes are at least those that it reads and writes.
     """
     limit = _limit(problem)
     room, past, future = limit, reached(at, graph.before), reached(at, graph.after)
@@ -209,7 +211,8 @@ def _room(graph: Graph, problem: Fields, at: int) -> int:
 
 
 def _own(graph: Graph, at: int) -> set[int]:
-    """Storages that an operator which may run again reads and writes, except for those that a result may overwrite."""
+    """Storages that must be live while an operator of rematerialization runs: those that it reads and writes, except for those
+    that a result may overwrite."""
     return (graph.reads[at] - graph.replaced[at]).union(graph.ops[at]["writes"])
 
 
@@ -224,7 +227,7 @@ def _bytes(graph: Graph, storages: set[int]) -> int:
 
 
 def _prices(graph: Graph, own: set[int], price: int) -> list[int]:
-    """Maximum amount of each storage in rows: its size times the price of a byte, or 0 if it is counted already, in ``own``."""
+    """Maximum amount of each storage in rows: its size times the price of a byte, or 0 if ``own`` already counts it."""
     return [0 if storage in own else price * size for storage, size in enumerate(graph.size)]
 
 

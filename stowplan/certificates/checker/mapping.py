@@ -1,7 +1,7 @@
 """Form ``prices`` of memory mapping: Lagrangian duality, with the cheapest path of each tensor by dynamic programming.
 
-Memory has a price at each step, the time of copies has a price at each moment, and each preload has one. Each use has an amount
-that its tensor earns if the use is *fast*, that is, in fast memory. Then, for every plan,
+A unit of memory has a price at each step, the time of copies has a price at each moment, and each preload has one price. Each
+use has an amount that its tensor earns if the use is *fast*, that is, in fast memory. Then, for every plan,
 
     denominator * latency >= sum over steps of the least of (weighted latency + amounts that its fast uses earn)
                            + sum over tensors of the cost of the cheapest path through its accesses
@@ -10,8 +10,10 @@ that its tensor earns if the use is *fast*, that is, in fast memory. Then, for e
 The rules are those of docs/reference/memory-mapping.md. Restrictions on offsets and on the order of copies are ignored, which
 can only make the bound smaller.
 
-Between two accesses a tensor may be copied out, be given up, stay, or be copied in. Boundary ``b`` is the moment before step
-``b``; the last boundary is the end of the program. A *cut* is the memory of one step as a rounded inequality.
+An *access* is a step that uses a tensor, and a *gap* is the time between two accesses. In a gap, a tensor may be copied out, be
+given up, stay, or be copied in. Boundary ``b`` is the moment before step ``b``; the last boundary is the end of the program. A
+*cut* is an inequality about the memory of one step, rounded as in :func:`stowplan.certificates.checker.prices.rounded`. The
+latency of a step is a table with an entry for each set of fast uses, or the largest of several affine functions, its *pieces*.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ class Mapping:
         self.earned = [*numbers(proof, "access", -LARGEST, uses), 0]
         """Amount that each use earns if it is fast. The last entry stands for no use."""
         self.wait_price = self.denominator // problem["channels"] if self.has_stalls else NEVER
-        """Price of a copy's time at boundaries: the time of all channels together costs as much as time itself."""
+        """Price of a copy's time during a stall, at a boundary. The time of all channels together costs as much as the time of
+        the stall. If stalls are forbidden, no copy can run at a boundary."""
         self.channel_price = [min(price, self.wait_price) for price in numbers(proof, "channel", length=self.horizon)]
         """Price of a copy's time during each step."""
         # Lower bounds of the weighted latency of each step.
@@ -75,7 +78,8 @@ class Mapping:
         return int(limits)
 
     def _read_cuts(self, proof: Fields) -> None:
-        """Reads cuts. Each gives a price to a rounded inequality ``sum of units <= room`` of the memory of one step."""
+        """Reads the cuts of a proof. Each has a price and a rounded inequality ``sum of units <= room`` for the memory of one
+        step."""
         for cut in sorted(list_field(proof, "cuts"), key=lambda cut: whole(cut, "step")):
             step, price = whole(cut, "step"), whole(cut, "price")
             cut_units, room = rounded(cut, self.units, self.room)
@@ -104,8 +108,8 @@ class Mapping:
         return int(self.units[tensor] * (self.memory_until[end] - self.memory_until[start]) + cuts[after][1] - cuts[before][1])
 
     def copied(self, start: int, end: int, duration: int) -> int:
-        """Minimum cost of a copy between two boundaries, as if all of it ran at the moment at which time is cheapest; NEVER if
-        there is too little time."""
+        """Minimum cost of a copy between two boundaries, as if all of it ran at the moment at which time is cheapest. It is
+        NEVER if there is too little time."""
         # A tensor that is copied out at the end of the program would have to stay for one more step.
         is_too_late = start == (self.horizon if self.problem["evictions"] == "whole_steps" else NOWHERE)
         if is_too_late or (self.time_until and (start >= end or self.time_until[end] - self.time_until[start] < duration)):
@@ -114,7 +118,8 @@ class Mapping:
 
 
 def least_of_step(step: Fields, factor: int, prices: list[int], most_sets: int = MAX_COMBINATIONS) -> int:
-    """Minimum of ``factor * latency + sum of the prices of fast uses`` over all sets of fast uses, or a smaller number."""
+    """Minimum of ``factor * latency + sum of the prices of fast uses`` over all sets of fast uses, or a smaller number if there
+    are more than ``most_sets`` sets. ``prices`` has the price of each use."""
     roles = _roles(step)
     if step["table"] is not None:
         return _least_by_table(step["table"], factor, prices, roles)
@@ -128,7 +133,8 @@ def _roles(step: Fields) -> list[list[int]]:
 
 
 def _least_by_table(table: Fields, factor: int, prices: list[int], roles: list[list[int]]) -> int:
-    """Minimum of ``factor * latency_ps[set] + price of the set``; a set has a bit for each of the table's uses."""
+    """Minimum of ``factor * latency_ps[set] + price of the set`` over sets of fast uses. A set is a number with a bit for each
+    use that the table lists. ``roles`` are the uses of each tensor, as in :func:`_roles`."""
     sets = {0: 0}
     for uses in roles:
         bits = sum(1 << table["uses"].index(use) for use in uses if use in table["uses"])
@@ -183,7 +189,8 @@ class States(NamedTuple):
 
 
 def prices(problem: Fields, proof: Fields, splits: Splits) -> int | None:
-    """The minimum objective in ps that the prices show. A decision of a split is the number of a use: whether it is fast."""
+    """Returns the bound on the objective, in ps, that the prices show. ``splits`` has the costs that a tree of splits adds to
+    decisions (:data:`stowplan.certificates.checker.prices.Splits`). Here, decision ``(i,)`` is whether use i is fast."""
     mapping = Mapping(problem, proof)
     accesses: list[dict[int, Access]] = [{} for _ in mapping.units]
     total, first = splits[()] - mapping.limits, 0

@@ -1,8 +1,9 @@
 """Form ``prices`` of LLM placement: a byte of each memory has a price, and the bound is a shortest path over the layers.
 
-The rules are those of docs/reference/llm-placement.md. A *case* is a micro-batch and either the device that computes with the
-host's weights in prompts, for which they are copied to it, or no such device. Every plan belongs to one case. The proof has a
-row of prices for each case, in this order: for each micro-batch, each device that copies weights, then the case without one.
+The rules are those of docs/reference/llm-placement.md. While a prompt is processed, weights that stay on the host may be copied
+to one device, which computes with them. A *case* is a size of micro-batch together with this device, or with none if no device
+does so. Every plan belongs to one case. The proof has a row of prices for each case, in this order: for each micro-batch, each
+device that copies weights, then the case without one.
 
 Memories are numbered: 0 is the host, and i + 1 is device i. A layer on a device has a number of *spilled* parts: the first ones
 of its list ``spillable``, which stay on the host.
@@ -26,10 +27,10 @@ MOST_STEPS = 3_000_000
 
 
 class Case(NamedTuple):
-    """A micro-batch, and the device that computes with the host's weights in prompts."""
+    """A size of micro-batch, and the device that computes with the host's weights while a prompt is processed."""
 
     batch: int
-    """Number of the micro-batch."""
+    """Number of the size in the problem's list ``micro_batches``."""
     copier: int | None
     """Number of the device among the memories; None if no device does so."""
 
@@ -43,11 +44,13 @@ def cases(problem: Fields) -> Iterator[Case]:
 
 
 def prices(problem: Fields, proof: Fields) -> int | None:
-    """A lower bound for all plans: the least cost of a path of any case at the prices of that case; None if no case has a plan.
+    """Returns a lower bound for all plans: the least cost of a path of any case at the prices of that case. It is None if no
+    case has a plan.
 
     denominator * time >= least over paths of (sum of denominator * times + price * bytes) - sum of price * room
 
-    A path gives each layer a memory and a number of spilled parts; the layers of a device are consecutive.
+    A path gives each layer a memory and a number of spilled parts. The layers of a device are consecutive. The room of a memory
+    is the number of bytes that layers may take.
     """
     all_cases, denominator = [*cases(problem)], whole(proof, "denominator")
     given = rows(proof, "cases", 1 + len(problem["devices"]))
@@ -142,8 +145,8 @@ def time_of(problem: Fields, case: Case, layer: int, memory: int, spilled: int) 
 
 
 def transfer(problem: Fields, case: Case, memory: int) -> int:
-    """Picoseconds that it takes to transfer activations one way between the host and a device, once in every step and batch; 0
-    for the host."""
+    """Picoseconds that transfers of activations one way between the host and a device take, one in each step of generation and
+    each micro-batch, all together; 0 for the host."""
     return _rounded(_transfers(problem, case, problem["devices"][memory - 1])) if memory else 0
 
 

@@ -1,9 +1,9 @@
 """Form ``prices`` for items that are in one memory all their life: tensors in tiers, buffers in banks, tensors on or off chip.
 
-A byte of a memory has a price at a moment, and each use of a tensor earns an amount in each tier. A plan then costs at least as
-much as every layer at its minimum and every item in its cheapest memory, minus the price of all memory. Offsets are ignored,
-which can only make the bound smaller. One function for each kind reads its problems, following
-docs/reference/tier-placement.md, banked-packing.md and bank-mapping.md.
+A proof gives each byte of a memory a price at each moment. In tier placement, it also gives each use of a tensor an amount that
+the use earns in each tier. A plan then costs at least as much as every layer at its minimum and every item in its cheapest
+memory, minus the price of all memory. Offsets are ignored, which can only make the bound smaller. One function for each kind
+reads its problems, following docs/reference/tier-placement.md, banked-packing.md and bank-mapping.md.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ class Placed(NamedTuple):
 
 
 def prices(read: Callable[[Fields, Fields], Placed], problem: Fields, proof: Fields, splits: Splits) -> int | None:
-    """The minimum cost that the prices of memory show for the items that ``read`` makes of a problem. Each row ``memory`` of
-    the proof gives a byte of a memory a price at a moment, after the row was rounded if it says so. A split's decision is
-    (number of the item, memory).
+    """Returns the bound on the cost that the prices of memory show. ``read`` makes memories and items of the problem. Each row
+    ``memory`` of the proof gives a byte of one memory a price at one moment. If the row has ``rounds``, the price is that of a
+    unit of the rounded row (:func:`stowplan.certificates.checker.prices.rounded`). ``splits`` has the costs that a tree of
+    splits adds to decisions; decision (i, m) is whether item i is in memory m.
 
     denominator * cost >= total + sum over items of the minimum over memories (cost there + price * units there) - price * room
 
@@ -70,8 +71,8 @@ def prices(read: Callable[[Fields, Fields], Placed], problem: Fields, proof: Fie
 
 
 def tiers(problem: Fields, proof: Fields) -> Placed:
-    """The tiers; the weights (item 2i) and the output (item 2i + 1) of each layer i; and the least latency of all layers in ps,
-    plus the amounts that uses earn.
+    """Reads tier placement. The memories are the tiers. The items are the weights (item 2i) and the output (item 2i + 1) of
+    each layer i. The total is the least latency of all layers in ps, plus the amounts that uses earn.
 
     The amount that a use of an item earns in a tier is subtracted from the cost of the item there and added to the times of the
     layer:
@@ -117,7 +118,7 @@ def _transfer(tier: Fields, size: int) -> int:
 
 
 def banks(problem: Fields, proof: Fields) -> Placed:
-    """The banks, and the buffers, each with the cost size x uses x cost of the bank."""
+    """Reads banked packing: the banks, and the buffers, each of which costs size x uses x cost of its bank."""
     memories, denominator, items = problem["banks"], whole(proof, "denominator"), list[Item]()
     room = [max(0, bank["capacity"] - aligned(bank["reserved"], bank["alignment"])) for bank in memories]
     for buffer in problem["buffers"]:
@@ -140,7 +141,8 @@ class Access(NamedTuple):
 
 
 def chip(problem: Fields, proof: Fields) -> Placed:
-    """The chip and main memory, and the tensors of bank mapping with the cost of the bytes that they move.
+    """Reads bank mapping: the memory on chip and the memory off chip, and the tensors with the cost of the bytes that they
+    move.
 
     On chip: off_chip_weight x bytes that must be loaded or stored once + copy_weight x bytes of a copy between banks.
     Off chip: off_chip_weight x bytes that all its operators load and store.
@@ -175,9 +177,9 @@ def _accesses(problem: Fields) -> tuple[list[list[Access]], list[list[Access]]]:
 def _copied(tensor: Fields, readers: list[Access], writers: list[Access]) -> int:
     """A lower bound on the bytes that are copied between banks for a tensor.
 
-    Layouts are -1, the axes, and then the views. A reader that does not accept the layout in which the tensor is written needs
-    a copy in a layout that it accepts. Only the largest copy is counted, for the layout of the writers for which it is
-    smallest.
+    Layouts have numbers: -1 is a layout that uses no axis, then come the axes of the tensor, and then its views. A reader that
+    does not accept the layout in which the tensor is written needs a copy in a layout that it accepts. Only the largest copy is
+    counted, for the layout of the writers for which it is smallest.
     """
     size: int = tensor["bytes"]
     sizes = dict(enumerate([size] * (1 + len(tensor["shape"])) + [view["bytes"] for view in tensor["views"]], -1))

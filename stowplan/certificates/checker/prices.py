@@ -5,7 +5,8 @@ bounds use Lagrangian duality. A plan that satisfies a row costs at least as muc
 room)`` added, for any price of at least 0. What remains is a minimum for each item by itself. All costs and prices are whole
 numbers: multiples of one over the denominator that the proof states.
 
-A decision is 1 or 0 in every plan: whether an item is in a memory, or a use is fast. A split is on a sum of decisions:
+A *decision* is 1 or 0 in every plan. It says whether an item is in a memory, or whether a use of a tensor is in fast memory. A
+*split* divides the plans by a sum of decisions:
 
     sum <= most   on one side,   sum >= most + 1   on the other
 
@@ -28,8 +29,8 @@ MAX_COMBINATIONS = 5000
 #: Maximum number of nodes of a tree, and of nodes times the layers, buffers or steps of its problem, which take a few seconds.
 MAX_NODES, MAX_WORK = 2000, 100_000
 
-#: Cost that the splits above a leaf add at its prices, as multiples of one over its denominator, for each decision that is 1.
-#: The cost of () is added in any case.
+#: Cost that the splits above a leaf of the tree add for each decision that is 1, in multiples of one over the leaf's
+#: denominator. The key is the decision; the cost of the key () is added in any case.
 Splits = Counter[tuple[int, ...]]
 
 #: A function of (problem, proof, splits) that returns the largest bound that the prices show; None if they show that no plan
@@ -38,12 +39,13 @@ Prices = Callable[[Fields, Fields, Splits], int | None]
 
 
 def rounded(part: Fields, units: list[int], room: int) -> tuple[list[int], int]:
-    """Rounds a row of memory to a *cut*, another inequality that every set of tensors which fits into memory satisfies. Returns
-    the units of each tensor in the cut, and its room. Without ``rounds`` in ``part``, both are unchanged.
+    """Rounds a row of memory to a *cut*, another inequality that holds for every set of tensors that fits into memory. Returns
+    the units of each tensor in the cut, and its room. ``part`` is the part of the proof that may have a list ``rounds``;
+    without it, units and room are unchanged.
 
     Each of ``rounds`` is a mixed-integer rounding of the row before it (Marchand and Wolsey 2001; lemma B4 of
-    docs/reference/memory-mapping-models.md). Before the rounding, x of the tensors in ``turned`` is replaced by 1 - x, and
-    afterwards replaced back:
+    docs/reference/memory-mapping-models.md). Let x be 1 for a tensor in memory and 0 for any other. Before the rounding, x of
+    the tensors in ``turned`` is replaced by 1 - x, and afterwards replaced back:
 
         sum of units * x <= room   implies   sum of G(units) * x <= G(room)
     """
@@ -65,7 +67,8 @@ def _rounded(units: int, divisor: int, rest: int) -> int:
 def cheapest(start: list[int], items: list[list[list[int]]], most_sets: int = MAX_COMBINATIONS) -> int:
     """Minimum of the largest entry of the sum of ``start`` and one choice of each item, or a smaller number.
 
-    Entries are affine pieces of a latency, including everything that is paid in addition:
+    ``start`` and each choice are lists of equal length, with one entry for each affine function of a latency that is a maximum
+    of such functions. Costs that are paid in addition are part of the entries. ``items`` has the choices of each item.
 
         minimum over all combinations of choices of max over entries of (start + sum of choices)
     """

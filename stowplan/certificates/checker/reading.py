@@ -1,7 +1,7 @@
 """Functions that all forms use: strict reading of numbers and lists, the digest, rounding of a bound, and limits of searches.
 
-This module uses only the standard library. An invalid file raises :class:`MalformedError`, and a proof that does not show its
-claim raises :class:`UnprovenError`.
+This module uses only the standard library. All functions that read raise :class:`MalformedError` if the file is not valid. A
+proof that does not show its claim raises :class:`UnprovenError`.
 
 The table ``problems.toml`` lists every field and value that problems may have, and anything else is refused. A new rule that
 allows more plans needs a new field, or a new value of one. The checker then refuses such problems until the rule is added to
@@ -24,7 +24,7 @@ State = TypeVar("State")
 LARGEST = 2**200
 
 #: Maximum number of steps of a search, which take about a second. In each step the search looks at an operator, a pair of
-#: buffers, or a tile on which a group may be placed.
+#: buffers, or a tile on which instructions may be placed.
 LOOKS = 1_500_000
 
 #: Messages quote at most this many characters of a value that was found, and of an error of a parser.

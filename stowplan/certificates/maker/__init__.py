@@ -7,7 +7,7 @@ Each file imports only those before it:
 - ``cuts``: proofs of operator order and rematerialization
 - ``loads``: proofs of packing
 - ``loops``: proofs of modulo scheduling
-- ``tree``: branching for proofs
+- ``tree``: splits the set of plans into parts by branching, so that each part is proven by itself
 - ``linear``: proofs of tier placement, banked packing and bank mapping
 - ``mapping``: proofs of memory mapping
 - ``models``: proofs of LLM placement
@@ -26,6 +26,7 @@ from stowplan.certificates.certificate import Certificate
 from stowplan.certificates.checker.reading import LARGEST, MalformedError, UnprovenError, digest, parse
 from stowplan.document import Document
 
+#: The proof of a certificate as a JSON object: its ``form``, and the numbers that the checker needs for this form.
 Proof = dict[str, Any]
 
 
@@ -119,7 +120,8 @@ def certify(
 def _shown(
     kind: str, identity: str, rules: dict[str, Any], proof: Proof, goal: int | None, infeasible: bool
 ) -> Certificate | None:
-    """The certificate of a proof with the largest bound that it shows; None if it shows nothing."""
+    """The certificate of a proof with the largest bound that it shows, but no more than ``goal`` if that is given; None if the
+    proof shows nothing. ``identity`` is the digest of the problem, and ``rules`` its JSON object."""
     stated = {"format": checker.FORMAT, "version": checker.VERSION, "kind": kind, "problem": identity, "proof": proof}
     try:
         # Every proof shows more than this bound.

@@ -1,8 +1,11 @@
-"""Proofs of operator order and rematerialization: flows that bound minimum cuts.
+"""Proofs of operator order and rematerialization by flows, which bound minimum cuts, and by searches.
 
 A proof of the form ``cut`` is about one operator: whatever the order of the others, some bytes are live while it runs. The
 fewest such bytes are a minimum cut of a network, and the amounts of a flow in it prove that there is no smaller cut
-(:mod:`stowplan.certificates.checker.graphs`).
+(:mod:`stowplan.certificates.checker.graphs`). A proof of the form ``search`` states a peak, and the checker finds by a search
+that no order stays below it (:mod:`stowplan.certificates.checker.orders`).
+
+A :class:`~stowplan.certificates.maker.Wish` is the request for a proof. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -80,7 +83,7 @@ def rematerialization(wish: Wish) -> Iterator[Proof]:
 
 
 def _moment(op: int, own: bounds.Bounds) -> Proof:
-    """The proof of the last bound that was computed for an operator."""
+    """The proof of the last bound that ``own`` computed for an operator."""
     if own.structure.problem.channel is None:
         return {"form": "cut", "at": op} | _flow(own.moments.proof)
     ranges = [{"last": last} | _flow(proof) for last, proof in own.proofs.items()]

@@ -6,6 +6,10 @@ rounded (mixed-integer rounding, Marchand and Wolsey 2001) if the fractional sol
 not prove the bound that is wanted, branch and bound follows. It splits the leaf with the smallest bound, either on the number
 of items of one size that are in a memory, or on a single item. Items of one size usually occur in the same rows, so that a
 split on their number raises the bound more than a split on one of them (general disjunctions, Karamanov and Cornuéjols 2011).
+
+The functions that yield proofs get a :class:`~stowplan.certificates.maker.Wish`: the problem, the claim to prove, and limits.
+None of them raises an error for a valid problem. Where the documentation of an array begins with brackets, they contain its
+shape.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ FULL = 0.99
 
 
 class Row(NamedTuple):
-    """A row of the program: the items that are live at a moment take at most the capacity of a memory."""
+    """A row of the program: the items that are live at a moment and are in a memory take at most its capacity."""
 
     memory: int
     moment: int
@@ -61,17 +65,19 @@ class Row(NamedTuple):
 
 
 class Relaxation(Branched):
-    """The linear program, with the memory and the moment that each of its rows stands for. A decision is (item, memory), and a
-    price is the dual of a row. :meth:`start` must be called before the program is solved.
+    """The linear program, with the memory and the moment that each of its rows stands for. A *decision* is a pair (item,
+    memory): whether the item is in the memory. A *price* is the dual of a row. :meth:`start` must be called before the program
+    is solved.
 
     Parameters
     ----------
     items
-        The items to place.
+        The items to place, each with its cost and its size in every memory that it fits into.
     room
         Capacity of each memory in bytes.
     moments
-        (moment, items that are live then). A moment may be left out if all of its items are live at another one.
+        Pairs of a moment and the items that are live then. A moment may be left out if all of its items are live at another
+        one.
     """
 
     def __init__(self, items: list[Item], room: list[int], moments: list[tuple[int, list[int]]]):
@@ -103,6 +109,7 @@ class Relaxation(Branched):
                 terms = [(int(c), int(t)) for n, c, t in zip(numbers, columns, taken, strict=True) if n not in always]
                 self.program.add_row([*terms, (load, 1)], upper=most)
         self._cuts: list[tuple[int, float, Proof]] = []
+        """For each cut: its row in HiGHS, the number that divides its coefficients there, and its entry in the proof."""
         self.groups: dict[tuple[int, int, int], list[tuple[int, int]]] = {}
         """Decisions (item, memory), by (memory, size of the item there, whether the item is live at all moments)."""
         for item, thing in enumerate(items):
@@ -179,12 +186,12 @@ class Relaxation(Branched):
         return [self.rows[at] for at in np.flatnonzero((parts > 0) & (load >= full))]
 
     def splits(self) -> list[Split]:
-        """Splits on the number of items of one size that are in a memory, and on single items, where this number is fractional
-        in the last solution. On the first side of a split ``(decisions, most)``, the number is at most ``most``; on the other
-        side, it is larger.
+        """Returns splits whose sum of decisions is fractional in the last solution. The sum is either the number of items of
+        one size that are in a memory, or the decision about a single item. On the first side of a split ``(decisions, most)``,
+        the sum is at most ``most``. On the other side, it is larger.
 
-        Splits on several items come before those on one item. In each of these two groups, the splits with the largest product
-        of the size of an item and the distance of the number from the nearest whole one come first.
+        Splits on several items come before splits on one item. In each of these two groups, splits are sorted by the size of an
+        item times the distance of the sum from the nearest whole number, the largest product first.
         """
         point = self.point()
         splits: list[list[tuple[float, tuple[Decision, ...], int]]] = [[], []]
@@ -275,7 +282,7 @@ def banks(wish: Wish) -> Iterator[Proof]:
 
 
 def chip(wish: Wish) -> Iterator[Proof]:
-    """Yields proofs for bank mapping, the simplest first; none if the claim is that no plan exists.
+    """Yields proofs for bank mapping, the simplest first. If the claim is that no plan exists, it yields nothing.
 
     The first proof puts each tensor into the memory where it costs least; the others have prices of the bytes on chip.
     """
@@ -305,8 +312,8 @@ def tiers(wish: Wish) -> Iterator[Proof]:
     It is subtracted from the cost of the tensor and added to the time of the layer.
 
     If the claim is that no plan exists, the denominator of all proofs is 0, with which the checker ignores costs. The first
-    proof then says that some tensor fits into no tier, and each other one that the tensors that are live at a step do not fit
-    into all tiers together.
+    proof then says that some tensor fits into no tier. Each other proof is about one step: the tensors that are live at it do
+    not fit into all tiers together.
     """
     structure = Structure(wish.problem)
     layers, memories = wish.problem.layers, wish.problem.tiers

@@ -1,8 +1,11 @@
 """Makes proofs of memory mapping: prices of memory and time from a relaxation, as whole numbers over one denominator.
 
-If the prices do not prove the claimed bound of a small program, the plans are split on uses: on one side of a split, an access
-of a tensor is in fast memory, on the other side in slow memory. A use that is decided in this way gets a price that no plan
-would pay, so that neither its step nor its tensor has a choice.
+If the prices do not prove the claimed bound of a small program, the plans are split on uses: on one side of a split, a use of a
+tensor is in fast memory, on the other side in slow memory. A use that is decided in this way gets a price that no plan would
+pay, so that neither its step nor its tensor has a choice.
+
+A :class:`~stowplan.certificates.maker.Wish` is the request for a proof: the problem, the claim to prove, and limits. Nothing
+here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -36,9 +39,9 @@ MAX_USES = 400
 def mapping(wish: Wish) -> Iterator[Proof]:
     """Yields proofs for memory mapping by prices.
 
-    First come the prices that candidates reported, those for the largest bound first; if there are none, all prices are 0. Then
-    come prices that are computed here. For a program with at most MAX_USES uses, branch and bound computes them. For a larger
-    one, a relaxation is solved, but only if no prices were reported.
+    First come the prices that candidates of the run reported as evidence, beginning with those for the largest bound. If there
+    are none, the first proof has prices of 0. Then come prices that are computed here. For a program with at most MAX_USES
+    uses, branch and bound computes them. For a larger one, a relaxation is solved, but only if no prices were reported.
     """
     problem: Problem = wish.problem
     for encoded in reversed(wish.evidence):
@@ -56,7 +59,7 @@ def mapping(wish: Wish) -> Iterator[Proof]:
 
 
 class Uses(Branched):
-    """The relaxation of a program. Its decisions are uses: whether they are fast."""
+    """The relaxation of a program. A decision ``(i,)`` is whether use i is fast, that is, in fast memory."""
 
     def __init__(self, wish: Wish):
         self._wish, problem = wish, wish.problem
@@ -69,13 +72,14 @@ class Uses(Branched):
         self.base = model.offset_ps
 
     def separate(self, most: int) -> int:
-        """Adds windows of the copy channels that the last solution violates."""
+        """Adds rows for windows of the copy channels: the copies in a range of steps take no more time than the channels have
+        in it. Only rows that the last solution violates are added. Returns how many there are; ``most`` is ignored."""
         self._search.values = self._search.solver.values()
         return int(self._search.values is not None and self._search.add_windows())
 
     def splits(self) -> list[Split]:
-        """Splits on undecided uses that are fractional in the last solution: uses farthest from whole numbers come first, and
-        among equally distant ones those of the largest tensors."""
+        """Splits on undecided uses whose value is fractional in the last solution. Uses with values far from whole numbers come
+        first. If values are equally far, uses of larger tensors come first."""
         point, model = self.point(), self._search.model
         decided = {decision for decisions, *_ in self._sides_in_force for decision in decisions}
         fractional = list[tuple[float, float, int]]()
@@ -94,7 +98,7 @@ class Uses(Branched):
         return proof | ({"splits": [DECIDED] * len(sides)} if sides else {})
 
     def checked_bound(self, cost: float, proof: Proof, sides: tuple[Side, ...]) -> float:
-        """The bound that the checker computes."""
+        """The bound that the checker computes for a proof below these sides of splits, less the constant part of the costs."""
         splits = Splits({decisions[0]: -DECIDED if is_more else DECIDED for decisions, _, is_more in sides})
         splits[()] = DECIDED * sum(is_more for *_, is_more in sides)
         return float(checker.prices(self._wish.rules, proof, splits) or 0) - self.base

@@ -22,9 +22,9 @@ from stowplan.certificates.checker.prices import MAX_NODES
 from stowplan.certificates.maker import Proof, Wish
 from stowplan.models.mip.matrix import FloatArray
 
-#: Rounds of cuts at the root and at other leaves; cuts of each round at the root and at other leaves; number of consecutive
-#: rounds with little progress after which no more cuts are added, and the part of the gap below which progress counts as
-#: little.
+#: Limits of the rounds in which cuts are added. ROUNDS: rounds at the root and at other leaves. CUTS: cuts of each round, at
+#: the root and at other leaves. PATIENCE: number of consecutive rounds with little progress after which no more cuts are added.
+#: SMALL_PROGRESS: progress is little if it closes less than this part of the gap to the goal.
 ROUNDS, CUTS, PATIENCE, SMALL_PROGRESS = (40, 2), (80, 16), 8, 0.02
 
 #: Splits that are tried before one is chosen, and steps of the simplex method for each side of a split on decisions that have
@@ -35,7 +35,7 @@ MAX_TRIED_SPLITS, TRIAL_STEPS = 8, 30
 #: violation (Dantzig's rule).
 DEFAULT_STRATEGY, DANTZIG = -1, 0
 
-#: Maximum number of leaves times items, so that a tree can be checked in about a second.
+#: Maximum of the number of leaves times :attr:`Branched.size`, so that a tree can be checked in about a second.
 MAX_LEAF_WORK = 30_000
 
 #: A value is fractional if it is farther than this from all whole numbers.
@@ -45,7 +45,7 @@ FRACTION = 1e-6
 Decision = tuple[int, ...]
 Split = tuple[tuple[Decision, ...], int]
 
-#: A side of a split: (decisions, the largest sum on the first side, whether this is the other side).
+#: A side of a split: (decisions, the largest sum on the first side, whether this side is the second one).
 Side = tuple[tuple[Decision, ...], int, bool]
 
 
@@ -61,7 +61,7 @@ class Branched:
     size
         Work of the checker for each leaf, about the number of items, steps or tensors of the problem.
     columns_of
-        The columns whose sum is a decision.
+        A function that returns the columns whose sum is the value of a decision.
     """
 
     def __init__(self, highs: Any, unit: float, size: int, columns_of: Callable[[Decision], Sequence[int]]):
@@ -70,8 +70,8 @@ class Branched:
         self._sides_in_force: tuple[Side, ...] = ()
 
     def solve(self, seconds: float, steps: int | None = None) -> float:
-        """Solves the program in at most ``seconds`` and ``steps`` of the simplex method. Returns its minimum, or the value
-        reached after ``steps``; minus infinity if the time was over first."""
+        """Solves the program within a time limit and, if ``steps`` is not None, within this number of steps of the simplex
+        method. Returns its minimum, or the value reached after ``steps``; minus infinity if the time was over first."""
         self._highs.setOptionValue("time_limit", self._highs.getRunTime() + max(0.02, seconds))
         self._highs.setOptionValue("simplex_iteration_limit", 1 << 30 if steps is None else steps)
         # For few steps, computing the weights of steepest edges does not pay.
@@ -109,8 +109,8 @@ class Branched:
         return self._highs.getBasis(), self._highs.getNumRow(), self._highs.getNumCol()
 
     def restore_basis(self, place: Any) -> Any:
-        """Continues from the basis of a solution, extended by rows and columns that were added later; returns it in extended
-        form."""
+        """Continues from a basis that :meth:`place` returned. The basis is extended by the rows and columns that were added
+        later, and is returned in this form."""
         basis, rows, columns = place
         if (rows, columns) != (self._highs.getNumRow(), self._highs.getNumCol()):
             basis.row_status = [*basis.row_status, *[highspy.HighsBasisStatus.kBasic] * (self._highs.getNumRow() - rows)]
@@ -137,7 +137,8 @@ class Branched:
 
 
 class _Leaf(NamedTuple):
-    """A leaf of the tree, with its bound, proof and basis. Leaves are compared by their bounds, then by their numbers."""
+    """A leaf of the tree, with its bound, proof and basis. Leaves are compared by their bounds, then by their numbers. A bound
+    leaves out the part of the costs that is not in the program (``base`` of :meth:`Tree.proofs`)."""
 
     bound: float
     number: int
@@ -158,7 +159,7 @@ class Tree:
     relaxation
         The relaxation of the problem.
     wish
-        The claim to prove, and the time to do so.
+        The request for a proof, with the bound to prove and the time to do so.
     earned
         Makes the proof of a leaf from the last solution of the relaxation and the sides of splits above the leaf.
     """
@@ -255,7 +256,7 @@ class Tree:
         return math.prod(max(1.0, min(bound, self._goal) - leaf.bound) for bound in bounds)
 
     def _nodes(self, leaves: dict[int, _Leaf], root: int) -> list[Proof]:
-        """The tree in preorder, as the checker reads it."""
+        """The tree below node ``root`` in preorder, as the checker reads it. ``leaves`` has the leaves by their numbers."""
         nodes, waiting = list[Proof](), [root]
         while waiting:
             number = waiting.pop()

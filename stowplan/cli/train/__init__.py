@@ -74,7 +74,8 @@ class Training(ABC, Generic[T]):
     CANDIDATES: ClassVar[str] = "heuristic,learned,exact"
     """Candidates that search for the plans of ``--demonstrate``."""
     NETWORK: ClassVar[tuple[str, ...]] = ()
-    """Fields of the configuration that describe the network. With ``--from``, they are those of that policy."""
+    """Fields of the configuration that describe the network. With ``--from``, their values are taken from the configuration of
+    that policy."""
 
     output: Annotated[
         Path,

@@ -75,6 +75,7 @@ def read_graph(path: str | Path, precision: str | None = None, user_sizes: UserS
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
+    """Makes the bank-mapping problem of a graph, after data movement that is not needed was eliminated."""
     # This is imported here, so that listing formats does not load it.
     from stowplan.hardware.inferentia.problem import build_problem
     from stowplan.transforms.eliminate import eliminate

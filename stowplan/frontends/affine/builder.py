@@ -170,8 +170,8 @@ class Builder:
         return self.nest(self._statement_name(name or op), op, load, target, identity(len(target.shape)))
 
     def _scattered(self, op: str, source: Variable, into: Variable, where: Sequence[Expression], name: str = "") -> Variable:
-        """Adds a loop nest that writes all elements of ``source`` to ``into`` at ``where``, functions of the source's
-        indices."""
+        """Adds a loop nest that writes all elements of ``source`` to ``into``, at the indices ``where``, which are functions of
+        the source's indices."""
         return self.nest(self._statement_name(name or op), op, whole(source.tensor), into, tuple(where))
 
     # Data movement

@@ -6,7 +6,12 @@ rule, which lists the ways in which operands and results may be spread over the 
 text is one in which the program can run, but it is not a schedule.
 
 A handler adds one instruction to the program, and returns its value. Handlers for instructions that move data are in
-:data:`MOVEMENT`, and handlers for those that compute are in :data:`OPERATORS`.
+:data:`MOVEMENT`, and handlers for those that compute are in :data:`OPERATORS`. A handler raises InputError, which names the
+instruction, if an operand or attribute does not fit.
+
+A ``Walk`` (:mod:`.hlo_walk`) has the program so far. A ``Variable`` (:mod:`.access`) stands for a tensor of the program. In
+bank rules, the *options* of an operator have the dimension along which each operand and result is spread, or
+:data:`~stowplan.hardware.affine.program.UNSPREAD`.
 """
 
 from __future__ import annotations
@@ -86,6 +91,7 @@ def _pad(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Vari
     return walk.builder.pad(source, low, high, interior, operands[1], instruction.name)
 
 
+#: The handlers of instructions that move data, by their opcodes.
 MOVEMENT: dict[str, Handler] = {
     "broadcast": _broadcast,
     "reshape": _reshape,
@@ -98,7 +104,7 @@ MOVEMENT: dict[str, Handler] = {
 }
 
 
-#: Opcodes by which a reduction may combine two scalars and keep this name as its kind; all other reductions are ``other``.
+#: The kind of a reduction is the opcode by which it combines two scalars if it is one of these; otherwise it is ``other``.
 _PLAIN_REDUCTIONS = ("add", "maximum", "minimum", "multiply")
 
 
@@ -232,6 +238,7 @@ def _scatter(walk: Walk, instruction: Instruction, operands: list[Variable]) -> 
 
 
 def _dynamic_slice(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    """Adds a slice at run-time indices. A dimension may be spread over banks if the slice contains all of it."""
     source = first_operand(instruction, operands, None)
     full_dimensions = _equal_dimensions(instruction, source.shape, dims(instruction))
     starts = (UNSPREAD,) * (len(operands) - 1)
@@ -240,6 +247,7 @@ def _dynamic_slice(walk: Walk, instruction: Instruction, operands: list[Variable
 
 
 def _dynamic_update_slice(walk: Walk, instruction: Instruction, operands: list[Variable]) -> Variable:
+    """Adds an update of a slice at run-time indices. A dimension may be spread over banks if the update covers all of it."""
     if len(operands) < 2:
         raise instruction.error(f"found {len(operands)} operands, expected two or more")
     full_dimensions = _equal_dimensions(instruction, operands[0].shape, operands[1].shape)
@@ -279,6 +287,7 @@ def _equal_dimensions(instruction: Instruction, one: Sequence[int], two: Sequenc
     return [at for at, (first, second) in enumerate(zip(one, two, strict=True)) if first == second]
 
 
+#: The handlers of instructions that compute, by their opcodes.
 OPERATORS: dict[str, Handler] = {
     "dot": _dot,
     "convolution": _convolution,
@@ -292,6 +301,7 @@ OPERATORS: dict[str, Handler] = {
 
 
 _HANDLERS = MOVEMENT | OPERATORS
+#: Opcodes of instructions that :func:`elementwise` adds.
 _SPREAD_ALIKE = ELEMENTWISE | {"copy"}
 
 #: After calls are inlined, a module may have at most so many instructions, and name at most so many arrays. Larger modules are
@@ -305,6 +315,8 @@ def read_affine_hlo(path: str | Path, float_bytes: int | None = None) -> Program
 
     Parameters
     ----------
+    path
+        Path of the file.
     float_bytes
         Size of all floating-point numbers in bytes; None for that of the file.
 
@@ -341,6 +353,7 @@ def affine_program(module: HloModule, float_bytes: int | None = None) -> Program
 
 
 def _program(walk: Walk) -> Program:
+    """Adds the instructions of the entry computation, and returns the checked program."""
     entry = walk.module.entry
     check_extent(walk.module, frozenset({"call"}), instructions=MAX_INSTRUCTIONS, arrays=MAX_ARRAYS)
     root = _walk(walk, entry, None)

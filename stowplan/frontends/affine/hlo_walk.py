@@ -16,7 +16,7 @@ from stowplan.frontends.hlo import ArrayShape, HloModule, Instruction, Shape, Tu
 from stowplan.hardware.affine import rules
 from stowplan.hardware.affine.program import Option
 
-#: A value: an array, or a tuple of values.
+#: A value: an array, which is a tensor of the program, or a tuple of values.
 Value: TypeAlias = "Variable | tuple[Value, ...]"
 
 #: A function that adds an instruction with these operands to the program, and returns its value. It raises InputError, which
@@ -86,7 +86,7 @@ def leaves(value: Value) -> list[Variable]:
 
 
 def packed(shape: Shape, results: Iterator[Variable]) -> Value:
-    """The value of this shape whose arrays are the next of ``results``, in order."""
+    """Takes as many of ``results`` as a shape has arrays, and returns them as a value of this shape."""
     if isinstance(shape, ArrayShape):
         return next(results)
     return tuple(packed(part, results) for part in shape.parts)

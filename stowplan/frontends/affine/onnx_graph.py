@@ -8,7 +8,13 @@ results may be spread over the banks of an on-chip memory. An operand that is br
 row, is read through a broadcasting load, so that no tensor is repeated for it.
 
 A handler adds one node to the program; ``options`` are the attributes of the node. Handlers for nodes that move data are in
-:data:`MOVEMENT`, and handlers for those that compute are in :data:`OPERATORS`.
+:data:`MOVEMENT`, and handlers for those that compute are in :data:`OPERATORS`. A handler raises InputError, which names the
+node, if an operand or attribute does not fit.
+
+A ``Walk`` (:mod:`.onnx_walk`) has the program so far. A ``Variable`` (:mod:`.access`) stands for a tensor of the program. A
+``Load`` (:mod:`stowplan.hardware.affine.program`) says which element of a tensor an operator reads for each index. In bank
+rules, the *options* of an operator (``ways`` in this module) have the dimension along which each operand and result is spread,
+or :data:`~stowplan.hardware.affine.program.UNSPREAD`.
 """
 
 from __future__ import annotations
@@ -33,6 +39,7 @@ _KNOWN = load_facts("onnx")["banks"]
 
 
 def _constant(walk: Walk, node: Any, options: dict[str, Any]) -> None:
+    """Records the value of a constant; it adds no statement to the program."""
     name = node.output[0]
     value = next(iter(options.values()), None)
     if isinstance(value, walk.onnx.TensorProto):
@@ -46,6 +53,7 @@ def _constant(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 
 def _reshape(walk: Walk, node: Any, options: dict[str, Any]) -> None:
+    """Adds an operator that only changes the shape, such as ``Flatten`` or ``Identity``."""
     name = node.output[0]
     if any(node.input[2:]):
         # Of these operators, only a Dropout has a third operand: it is in training mode, and changes its elements.
@@ -148,7 +156,8 @@ def _tile(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 
 def _gather(walk: Walk, node: Any, options: dict[str, Any]) -> None:
-    """Adds a gather. With a single constant index it is a slice; all others read a table at run-time indices."""
+    """Adds a gather. With a single constant index it is a slice; otherwise it is an operator that reads a table at indices that
+    are known only at run time."""
     table = walk.inputs(node, 1)[0]
     walk.expect(node, walk.has(node, 1), "no indices", "an input of them")
     axis = walk.axis(node, options.get("axis", 0), len(table.shape))
@@ -168,6 +177,7 @@ def _gather(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     walk.operator(node, [table, rows], [*ways, (UNSPREAD,) * 3], dynamic=(0,))
 
 
+#: The handlers of operators that move data, by the name of the operator.
 MOVEMENT: dict[str, Handler] = {
     "Constant": _constant,
     "Transpose": _transpose,
@@ -182,6 +192,7 @@ MOVEMENT: dict[str, Handler] = {
 }
 
 
+#: The name in the program of the operation by which each reduction combines elements.
 _REDUCTIONS = {"ReduceMean": "mean", "ReduceSum": "add", "ReduceMax": "maximum", "ReduceMin": "minimum"}
 
 
@@ -219,6 +230,7 @@ def _matmul(walk: Walk, node: Any, options: dict[str, Any]) -> None:
 
 
 def _gemm(walk: Walk, node: Any, options: dict[str, Any]) -> None:
+    """Adds a product of two matrices, and a bias as a third operand, which is spread as the result is."""
     left, right = walk.inputs(node, 2)
     ranks = [len(left.shape), len(right.shape), len(walk.shape(node.output[0]))]
     walk.expect(node, ranks == [2, 2, 2], f"operands and result of ranks {ranks}", "matrices")
@@ -308,6 +320,7 @@ def _reduce(walk: Walk, node: Any, options: dict[str, Any]) -> None:
     walk.operator(node, [data], ways, op="reduce", attributes=attributes)
 
 
+#: The handlers of operators that compute, by the name of the operator.
 OPERATORS: dict[str, Handler] = {
     "MatMul": _matmul,
     "Gemm": _gemm,
@@ -350,6 +363,7 @@ def read_affine_onnx(path: str | Path, float_bytes: int | None = None, user_size
 
 
 def _program(file: OnnxFile, float_bytes: int | None) -> Program:
+    """Adds all nodes of a graph in their order, and returns the checked program."""
     walk = Walk(file, float_bytes)
     for node in file.graph.node:
         check_reading()

@@ -1,6 +1,7 @@
 """The state of a walk through an ONNX graph, which adds operators to an affine program.
 
-Handlers of nodes (:mod:`stowplan.frontends.affine.onnx_graph`) receive a :class:`Walk`.
+Handlers of nodes (:mod:`stowplan.frontends.affine.onnx_graph`) receive a :class:`Walk`. A
+:class:`~stowplan.frontends.affine.access.Variable` stands for a tensor of the program.
 """
 
 from __future__ import annotations
@@ -102,7 +103,8 @@ class Walk:
         return self.whole(node, constant.reshape(-1).tolist())
 
     def whole(self, node: Any, given: Any) -> list[int]:
-        """``given`` as a list; raises InputError if it is not a sequence of integers."""
+        """Returns ``given``, an attribute or the numbers of a constant, as a list. Raises InputError if it is not a sequence of
+        integers."""
         if not isinstance(given, Iterable) or isinstance(given, bytes) or not all(isinstance(number, int) for number in given):
             raise InputError(f"found {given!r}, expected whole numbers", place=self._place(node))
         return list(given)
@@ -152,6 +154,7 @@ class Walk:
             raise InputError(f"found {found}, expected {expected}", place=self._place(node))
 
     def _place(self, node: Any) -> str:
+        """Words for a node in error messages."""
         return f"operator {next((name for name in node.output if name), node.name)}"
 
     def operator(

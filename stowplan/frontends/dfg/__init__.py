@@ -56,19 +56,21 @@ class LoopOptions(msgspec.Struct, frozen=True, kw_only=True):
     """
     memory: str = "instructions"
     """How loads and stores are modelled: ``instructions``, which have a fixed latency, or ``asynchronous``, as messages over
-    the machine's second network, which has none (:mod:`stowplan.frontends.dfg.memory`)."""
+    the machine's second network, whose latency is not fixed (:mod:`stowplan.frontends.dfg.memory`)."""
     balance: bool = False
     """Whether copies are inserted into shorter paths if limits on delays allow no schedule otherwise."""
     fixed: str | None = None
     """Path of a file with fixed instructions: ``[{"instruction": "a", "tile": 3, "time": 0, "slot": 0}]``. The slot is the time
-    modulo the initiation interval. What an entry does not name is free. None fixes no instructions."""
+    modulo the initiation interval. If an entry lacks the tile, the time or the slot, any value of it is allowed. None fixes no
+    instructions."""
     strict: bool = False
-    """Whether an operation that is in no op table is an error. Otherwise it is a generic operation, of which only the name and
-    the operands are known."""
+    """Whether an operation that is in no op table (:mod:`.op_table`) is an error. Otherwise it is a generic operation, of which
+    only the name and the operands are known."""
     op_table: str | None = None
     """Path of a TOML file with the meaning and cost of operations, which takes precedence over the tables of this package."""
 
 
+#: The words for a rule that is either on or off, with their values.
 _YES_OR_NO = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
 
 
@@ -95,7 +97,7 @@ def parse_rules(texts: Iterable[str], fixed: str | Path | None = None, op_table:
 
 
 def _value(name: str, text: str) -> Any:
-    """The value of a rule for which ``text`` stands; raises UsageError if the rule has no such value."""
+    """Reads the value of the rule ``name`` from a text; raises UsageError if the rule has no such value."""
     rule = RULES[name]
     if text.lower() in rule.words:
         return rule.words[text.lower()]
@@ -153,8 +155,8 @@ RULES = {
     ),
     "starts": Rule(
         "Which sources must be on different tiles. A source is an instruction that reads no result of the same iteration. "
-        "source: no two sources may be on one tile. flow: this rule holds only for one source of each connected part of "
-        "the graph",
+        "source: no two sources may be on one tile. flow: the plan chooses one source in each connected part of the graph, "
+        "and no two of the chosen sources may be on one tile",
         _as_they_are("flow", "source"),
         default="flow",
     ),
@@ -258,7 +260,7 @@ def open_loop_body(path: str | Path, target: str | Path, options: LoopOptions) -
         A file cannot be read, or the graph, the machine, the op table or a fixed instruction is not valid; the message says
         what is wrong, and where.
     UsageError
-        ``options.fan_out`` is 1, or ``options.inputs`` is unknown.
+        ``options.fan_out`` is 1, or ``options.inputs`` or ``options.memory`` is unknown.
     """
     machine = load_machine(target)
     table = load_op_table(options.op_table)
@@ -296,6 +298,7 @@ def amended(problem: Problem, changes: Mapping[str, Any]) -> Problem:
         return msgspec.structs.replace(problem, pins=read_pins(changes["fixed"]))
 
 
+#: Words for error messages about a file that should contain fixed instructions.
 _FIXED = "a list of fixed instructions"
 
 
@@ -322,14 +325,15 @@ def read_pins(path: str | Path) -> tuple[Pin, ...]:
 
 
 def _open(source: Source, options: ReadOptions) -> Opened:
+    """Makes the problem of a file; raises the errors of :func:`parse_rules` and :func:`open_loop_body`."""
     loop = parse_rules(options.rules, options.fixed, options.op_table)
     return Opened(open_loop_body(source.path, str(options.target), loop))
 
 
 def _claims(source: Source) -> bool | None:
-    """Whether a file is certainly a data-flow graph (True), certainly a network (False), or neither is certain (None).
+    """Says whether a file is certainly a data-flow graph (True) or certainly a network (False); None if neither is certain.
 
-    The target does not count here, because a network with nodes could be named together with a machine, too.
+    The target is not considered, because the user may name several targets for several files.
     """
     if is_loop_body(source.path, source.data):
         return True

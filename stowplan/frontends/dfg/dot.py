@@ -19,6 +19,7 @@ from stowplan.errors import InputError
 from stowplan.frontends.dfg.graph import Arrow, Dfg, Node, Reading, join
 from stowplan.frontends.dfg.op_table import OpTable, read_number
 
+#: A token of DOT; blanks and comments are skipped.
 _TOKEN = re.compile(
     r"""(?P<skip>\s+|//[^\n]*|\#[^\n]*|/\*.*?\*/)
     |(?P<arrow>->|--)
@@ -219,9 +220,10 @@ def _attributes(tokens: _Tokens) -> dict[str, str]:
 
 
 def _op(name: str, values: dict[str, str], table: OpTable) -> str:
-    """The operation of a node: that of an attribute, otherwise the first part of its label or name that is in the table.
+    """The operation of the node ``name``, whose attributes are ``values``.
 
-    If no part is in the table, it is the first word of letters.
+    It is the value of one of the attributes that name an operation. Without such an attribute, it is the first part of the
+    label or the name that is in the table. If no part is in the table, it is the first word of letters.
     """
     for key in ("opcode", "op", "operation", "type"):
         if key in values:

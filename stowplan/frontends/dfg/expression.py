@@ -25,8 +25,10 @@ from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Vari
 #: Powers up to this exponent are expanded into multiplications; larger ones are refused.
 MOST_POWER = 64
 
+#: A value of the loop body, or a number.
 Term: TypeAlias = "Expression | int | float"
 
+#: The trace to which operations on values add instructions; it is set while :func:`trace` runs a function.
 _TRACE: ContextVar[_Trace] = ContextVar("trace")
 
 
@@ -129,7 +131,7 @@ class Carried(Expression):
         self.distance = 1
 
     def becomes(self, value: Expression, distance: int = 1) -> Expression:
-        """Defines this value as the one that ``value`` had ``distance`` iterations ago; returns ``value``.
+        """Says that this value is the one that ``value`` had ``distance`` iterations ago; returns ``value``.
 
         Raises
         ------

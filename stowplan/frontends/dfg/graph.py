@@ -1,11 +1,17 @@
 """Data-flow graphs: how nodes and edges of a file become a graph of instructions, and their JSON format.
 
 A JSON graph has ``nodes`` with ``id`` and ``op``, and ``edges`` with ``src``, ``dst`` and ``distance``. The distance is the
-number of iterations between the production of a value and its use. The following keys are optional: a node names ``variables``
-in the memory of tiles; a constant has a ``value``; an edge has ``operand``, its position among the operands, and ``mult``, the
-number of operands for which it stands; the graph has ``fixed`` instructions. Graphs of NetworkX (node-link data) and of Morpher
-have other names for the same keys, which :data:`NODE_NAMES` and :data:`EDGE_NAMES` list. Notes for people (:data:`NOTES`) are
-ignored. Any other key is an error, because the schedule may depend on it.
+number of iterations between the production of a value and its use. The following keys are optional:
+
+- ``variables`` of a node: names of variables in the memory of tiles (processing elements) that it reads
+- ``value`` of a constant
+- ``operand`` of an edge: its position among the operands of its target
+- ``mult`` of an edge: the number of operands for which it stands
+- ``fixed`` of the graph: instructions with a fixed tile, time or slot
+
+Graphs of NetworkX (node-link data) and of Morpher have other names for the same keys, which :data:`NODE_NAMES` and
+:data:`EDGE_NAMES` list. Notes for people (:data:`NOTES`) are ignored. Any other key is an error, because the schedule may
+depend on it.
 
 Operations are looked up in op tables (:mod:`stowplan.frontends.dfg.op_table`). An operation that is in no table becomes a
 *generic* operation, of which only the name and the operands are known.
@@ -200,13 +206,13 @@ def join(
 
 
 def _is_carried(arrow: Arrow) -> bool:
-    """Whether the value of an edge is from an earlier iteration. Without a distance, this is so for an edge from a node to
-    itself only."""
+    """Whether the value of an edge is from an earlier iteration. An edge without a distance has such a value only if it leads
+    from a node to itself."""
     return arrow.source == arrow.target if arrow.distance is None else arrow.distance > 0
 
 
 def _instruction(node: Node, resolved: Resolved, operands: tuple[Operand, ...]) -> Instruction:
-    """The instruction of a node, with the operation's name in the file if that differs from its meaning."""
+    """The instruction of a node. Its ``source_op`` is the name of the operation in the file if this differs from ``op``."""
     return Instruction(
         id=node.id,
         op=resolved.op,
@@ -218,9 +224,10 @@ def _instruction(node: Node, resolved: Resolved, operands: tuple[Operand, ...]) 
 
 
 def _with_immediates(instructions: list[Instruction], values: dict[str, float]) -> tuple[Instruction, ...]:
-    """The instructions without constants whose value is known; their readers have the value as an operand instead.
+    """Replaces instructions that are constants by constant operands of their readers; returns the other instructions.
 
-    Constants that no instruction reads, and constants with operands, remain instructions.
+    ``values`` has the known values of constants, by the id of the instruction. Constants with unknown values, constants that no
+    instruction reads, and constants with operands remain instructions.
     """
     read = {operand.instruction for instruction in instructions for operand in instruction.operands}
     immediates = {

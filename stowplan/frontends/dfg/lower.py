@@ -25,7 +25,7 @@ from stowplan.result import Assumption
 
 
 def relay_fan_out(graph: Dfg, limit: int) -> Dfg:
-    """The graph with at most ``limit`` different consumers of each value; further consumers read the value from relays.
+    """Returns a graph with at most ``limit`` different consumers of each value; further consumers read it from relays.
 
     Consumers on a cycle with the producer are the first to read the value directly, because a relay would make the cycle
     longer. The consumers with the longest path to the end of the loop body follow. An operand that is read from a relay keeps
@@ -66,8 +66,9 @@ def _spread(
     relays: list[Instruction],
     number: dict[str, int],
 ) -> None:
-    """Lets the first targets read from the producer, and the others from the smallest sufficient number of relays.
+    """Lets the first of ``targets`` read from the producer, and the others from the smallest sufficient number of relays.
 
+    ``producer`` is the original instruction, whose number is ``source``, or a relay that passes on its value.
     ``reads_from`` gets, for each pair (source, target), the id of the instruction that the target reads instead of the source.
     New relays are appended to ``relays``.
     """
@@ -113,11 +114,15 @@ def _heights(graph: Dfg, number: dict[str, int]) -> list[int]:
 
 
 def fuse_multiply_add(graph: Dfg) -> Dfg:
-    """Fuses each addition of two operands with a multiplication of two operands, if nothing else needs the product: no other
-    instruction reads it, and it is no result of the loop body.
+    """Fuses each addition of two operands with a multiplication of two operands whose product nothing else needs.
 
-    The addition must read the product of the same iteration. If both operands of the addition are such products, the product at
-    the end of the longer chain of instructions is fused, and the other one becomes the third operand.
+    These conditions must hold:
+
+    - No other instruction reads the product, and it is no result of the loop body.
+    - The addition reads the product of the same iteration.
+
+    If both operands of the addition are such products, the product at the end of the longer chain of instructions is fused, and
+    the other one becomes the third operand.
     """
     readers = Counter(operand.instruction for instruction in graph.instructions for operand in instruction.operands)
     by_id = {instruction.id: instruction for instruction in graph.instructions}
@@ -163,6 +168,7 @@ def fuse_multiply_add(graph: Dfg) -> Dfg:
     return Dfg(graph.name, remaining, graph.variables, results=graph.results)
 
 
+#: The values of the parameters ``inputs`` and ``memory`` of :func:`lower`, which explains them.
 Inputs = Literal["variables", "copies", "instructions"]
 Memory = Literal["instructions", "asynchronous"]
 
@@ -271,9 +277,10 @@ def lower(
 
 
 def _chosen(matters: bool, option: str, value: object, *others: object) -> tuple[Assumption, ...]:
-    """An assumption about the value of an option, with another value to try; none if the option makes no difference.
+    """Returns an assumption about the value of an option, which the result reports together with another value to try.
 
-    ``matters`` says whether it makes one. The value to try is the first of ``others`` that differs from ``value``.
+    The tuple is empty unless ``matters``, which says that the option makes a difference. The value to try is the first of
+    ``others`` that differs from ``value``.
     """
     other = next(one for one in others if one != value)
     return (Assumption(option, str(value), f"--set {option}={other}"),) if matters else ()
@@ -308,9 +315,10 @@ def _default_fan_out(machine: Machine, rules: Rules) -> int:
 
 
 def _inputs_to_variables(graph: Dfg, *, copies: bool) -> Dfg:
-    """The graph in which instructions that bring data from outside the loop body are variables or constants of their readers.
+    """Returns a graph without the instructions that bring data from outside the loop body.
 
-    ``copies`` says whether each reader gets a variable of its own.
+    Their readers get variables or constants as operands instead. ``copies`` says whether each reader gets a variable of its
+    own.
     """
     outside = {
         instruction.id: instruction

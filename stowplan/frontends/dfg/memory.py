@@ -31,8 +31,7 @@ ACCESSES: dict[str, Literal["load", "store"]] = {"load": "load", "store": "store
 
 
 class _Reader(NamedTuple):
-    """An operand whose value is sent over the asynchronous fabric: the number of its instruction, and the operand's distance
-    and initial value."""
+    """An operand whose value is sent over the asynchronous fabric."""
 
     instruction: int
     """Number of the instruction that reads the value."""
@@ -86,8 +85,8 @@ def make_asynchronous(graph: Dfg, machine: Machine) -> Dfg:
 def _levels(graph: Dfg, number: dict[str, int], is_access: list[bool]) -> list[int]:
     """The level of each instruction, by its number.
 
-    Levels are those that the docstring of the module defines, except that some instructions are moved up: an instruction that
-    only higher levels read gets the lowest level that reads it, unless more values would then have to be sent between levels.
+    Levels are those that the docstring of the module defines, except that some instructions are moved up. An instruction that
+    only higher levels read gets the lowest of these levels, unless more values would then have to be sent between levels.
     """
     component = graph.components
     with_access = {component[at] for at, access in enumerate(is_access) if access}

@@ -24,6 +24,7 @@ from stowplan.hardware.targets.toml_files import TargetFiles
 from stowplan.models.modulo_scheduling.machine import MOST_LATENCY, MOST_TILES
 from stowplan.models.modulo_scheduling.problem import Instruction
 
+#: Values of the fields ``format`` and ``version`` of op tables.
 FORMAT = "stowplan.op_table"
 VERSION = 1
 
@@ -213,6 +214,7 @@ class OpTable:
         return msgspec.structs.replace(instruction, latency=resolved.latency, tiles=resolved.tiles)
 
     def _find(self, name: str) -> Resolved | None:
+        """Looks an operation up in all tables, without the cache that :meth:`find` uses."""
         matches = [entry for layer in self._layers if (entry := layer.find(name)) is not None]
         key = _key(name)
         if not matches and key not in OPERATIONS:
@@ -235,7 +237,8 @@ class OpTable:
 
 
 def _first(entries: list[Any], field: Callable[[Any], Any]) -> Any:
-    """The first value of a field that is not None; None if there is none."""
+    """Applies ``field`` to the entries in turn, and returns the first value that is not None; None if there is no such
+    value."""
     return next((value for entry in entries if (value := field(entry)) is not None), None)
 
 
@@ -281,9 +284,11 @@ def load_op_table(path: str | Path | None = None) -> OpTable:
 
 @functools.cache
 def _shipped_files() -> tuple[OpTableFile, ...]:
+    """The files of this package's tables, in order of precedence."""
     return tuple(_FILES.load(name) for name in SHIPPED)
 
 
 @functools.cache
 def _shipped() -> OpTable:
+    """The tables of this package, without a table of the user."""
     return OpTable(_shipped_files())

@@ -42,9 +42,10 @@ def read_graph(source: Source, options: ReadOptions, *, keeps_order: bool = Fals
     options
         The options of the user, of which ``dim``, ``shape``, ``keep`` and ``in_place`` are used if they apply to the format.
     keeps_order
-        Whether operators run in the order of the file, as for the target ``arena``. Then the nodes of graphs that an ONNX node
-        runs are operators as well, and results are written over operands only if the options say so. Otherwise they are
-        written over operands unless the options say ``in_place="none"``.
+        Whether operators run in the order of the file, as for the target ``arena``. If so, the nodes of graphs that an ONNX
+        node runs are operators as well. This also decides the default of the option ``in_place``, which says whether the result
+        of an element-wise operator may be written over an operand: ``"none"`` if the order is kept, and otherwise
+        ``"elementwise"``.
 
     Raises
     ------
@@ -123,7 +124,7 @@ def _words(source: Source) -> str:
 
 
 def _claims(source: Source) -> bool | None:
-    """Whether a file is meant for a target of this package other than ``arena``, if the user names several targets.
+    """Whether a file is meant for a target of this package other than ``arena``. It is asked if the user names several targets.
 
     True for an exported program, False for a TensorFlow Lite model, which is meant for ``arena``, and None for all other files,
     for which this is not certain.
@@ -132,18 +133,21 @@ def _claims(source: Source) -> bool | None:
 
 
 def _open_order(source: Source, options: ReadOptions) -> Opened:
+    """Makes the problem of operator order; raises the errors of :func:`read_graph`, as the other ``_open`` functions do."""
     from stowplan.models.operator_order.problem import of_graph
 
     return Opened(of_graph(read_graph(source, options)))
 
 
 def _open_rematerialization(source: Source, options: ReadOptions) -> Opened:
+    """Makes the problem of rematerialization."""
     from stowplan.models.rematerialization.problem import of_graph
 
     return Opened(of_graph(read_graph(source, options), limit=options.capacity))
 
 
 def _open_arena(source: Source, options: ReadOptions) -> Opened:
+    """Makes the packing problem of a graph, or of a TensorFlow Lite model with all its subgraphs."""
     _ARENA.load(str(options.target))
     if is_tflite(source.path):
         from stowplan.frontends.graph.tflite import warn_of_scratch
@@ -160,6 +164,7 @@ def _open_arena(source: Source, options: ReadOptions) -> Opened:
 
 
 def _open_banks(source: Source, options: ReadOptions) -> Opened:
+    """Makes the banked packing problem for a device with several memories."""
     from stowplan.frontends.graph.lowering import banks_problem
 
     target = load_target(str(options.target))

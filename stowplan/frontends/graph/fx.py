@@ -3,7 +3,8 @@
 Torch is imported only when a program is read. A run on fake tensors, which have storages but no data, shows which results are
 views. A *storage* is the bytes that a tensor shares with its views. A result may be written over an operand if torch tags the
 operator as pointwise. Parameters, buffers and constants are *stored*: they exist before the program runs, and do not count as
-tensors of the graph. A *higher-order* operator, such as ``cond``, runs graphs, which are called inner graphs here.
+tensors of the graph. A *higher-order* operator, such as ``cond``, runs graphs, which are called inner graphs here. The value of
+a node may consist of nested tuples, lists and dictionaries; a *leaf* is a tensor or other value in them.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _COPY_STORAGE = ("copy", "slice_scatter", "select_scatter", "diagonal_scatter", 
 
 
 class Inlined(NamedTuple):
-    """How a higher-order operator that runs one graph once is called."""
+    """Describes the arguments of a higher-order operator that runs one graph once."""
 
     graph: int
     """Position of the graph among the arguments."""
@@ -55,6 +56,7 @@ class Inlined(NamedTuple):
 
 
 def _autocast(device: str, dtype: Any, enabled: bool, cache: bool | None) -> AbstractContextManager[Any]:
+    """The context manager for ``wrap_with_autocast``, from the arguments of this operator."""
     import torch
 
     return torch.autocast(device, dtype, enabled, cache)
@@ -68,8 +70,7 @@ INLINED = {
     "tag_activation_checkpoint": Inlined(0, 1),
 }
 
-#: Higher-order operators that may need memory that is not counted, with the words by which a warning names this memory. They
-#: are in no other table, or need more memory than their graphs do.
+#: Higher-order operators that may need memory that is not counted, with the words by which a warning names this memory.
 _UNSEEN = {
     "auto_functionalized": "what the operator that it runs allocates is",
     "auto_functionalized_v2": "what the operator that it runs allocates is",
@@ -118,7 +119,7 @@ def copied_storages(node: Any, args: Sequence[Any]) -> list[Sequence[int]]:
     """Lower bounds on the bytes of the storages of an operator's first results, from the values of its arguments.
 
     Each entry of the list is a sequence with a bound for the first result, one for the second and so on. For each result, the
-    largest of its bounds counts. The list is empty for an operator that copies no more than the view.
+    largest of its bounds counts. The list is empty for an operator that copies only the view, and not its whole storage.
     """
     name = str(getattr(node.target, "overloadpacket", "")).removeprefix("aten.")
     # If an argument shows the same bytes several times, as an expanded tensor does, only the view is copied.
@@ -154,10 +155,12 @@ class Dialect(NamedTuple):
     """How the operators of a graph run after a back end has changed it."""
 
     alignment: int | None = None
-    """Tensors are aligned to multiples of this many bytes, and their sizes rounded up; None for the size of their elements."""
+    """Tensors are aligned to multiples of this many bytes, and their sizes are rounded up to such multiples. If it is None, a
+    tensor is aligned to the size of its elements."""
     viewed: Callable[[Any], Any] | None = None
-    """A function that gets a node whose operator copies in torch. If the back end makes a view of the copy, it returns the node
-    whose bytes the value then shares; otherwise None. The field is None if no operator changes in this way."""
+    """A function that gets the node of an operator that copies in torch. If the back end replaces the copy by a view, the
+    function returns the node whose bytes the value then shares; otherwise None. The field is None if the back end replaces no
+    copies."""
     is_flat: bool = False
     """Whether every node becomes exactly one operator, including nodes that run graphs and nodes without tensors. Then no node
     is checked with :func:`expect_modelled`, and no result is written over an operand."""
@@ -304,7 +307,7 @@ class FxReader:
         return node
 
     def _entry(self, table: Mapping[str, Entry], node: Any) -> Entry | None:
-        """The entry of a table for a higher-order operator; None for other operators, and in flat dialects."""
+        """The entry of a table for a higher-order operator; None for other operators, and if :attr:`Dialect.is_flat`."""
         return None if self._dialect.is_flat or not is_higher_order(node) else table.get(str(node.target))
 
     def _inline(self, node: Any, run: FakeRun, name: str, inlined: Inlined) -> None:

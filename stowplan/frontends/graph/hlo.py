@@ -64,7 +64,8 @@ class _Inside(NamedTuple):
     scratch: int
     """Bytes that it needs in addition to its operands and results."""
     untouched: dict[int, int]
-    """From a leaf of its result to the leaf of its parameters that it returns unchanged, by number."""
+    """For each leaf of its result that it returns unchanged, by number, the number of this leaf among those of its
+    parameters."""
 
 
 class _Reader(LeafWalk[int | None]):
@@ -138,12 +139,16 @@ class _Reader(LeafWalk[int | None]):
     def _ops_in_place(
         self, live_at_end: Container[int], stored_outside: Container[int], carried: dict[int, int]
     ) -> tuple[Op, ...]:
-        """The operators, each with the pairs of an operand and a result that may share bytes.
+        """Returns the operators, each with pairs of an operand and the result that may be written over it.
 
-        A result of a loop's body is written over the value that it replaces in the next iteration, if possible. For all other
-        results, an operand that no later operator reads is preferred. Among several such operands, one that is not in
-        ``stored_outside`` is preferred, then one with few readers, and then one that is written late. To overwrite a tensor
-        that is stored outside of the computation saves no bytes.
+        A result of a loop's body is written over the value that it replaces in the next iteration, if possible. For every other
+        result, the operand is chosen by these rules, the most important first:
+
+        - No later operator reads the operand.
+        - The operand is not in ``stored_outside``. To overwrite a tensor that is stored outside of the computation saves no
+          bytes.
+        - The operand has few readers.
+        - The operand is written late.
 
         Parameters
         ----------
@@ -229,6 +234,7 @@ class _Reader(LeafWalk[int | None]):
         return tuple(ops)
 
     def _op(self, instruction: Instruction, computation: Computation, operands: list[_Leaves]) -> _Leaves:
+        """Adds the operator of an instruction that computes, and returns the tensors of its leaves."""
         reads = list(dict.fromkeys(leaf for leaves in operands for leaf in leaves if leaf is not None))
         names = instruction.called if instruction.opcode in IN_LINE else ()
         insides = [self._inside(name, instruction.opcode == "while") for name in names]
@@ -296,11 +302,11 @@ class _Reader(LeafWalk[int | None]):
         return self._insides[key]
 
     def _untouched(self, computation: Computation, is_loop: bool) -> dict[int, int]:
-        """The leaves of a computation's result that it returns unchanged: from the number of such a leaf to the number of the
-        same tensor among the leaves of all parameters.
+        """Finds the leaves of a computation's result that it returns unchanged.
 
-        Of a loop's body, only leaves that have the same number in both count, because other leaves change places in each
-        iteration.
+        The keys are the numbers of these leaves, and the values are the numbers of the same tensors among the leaves of all
+        parameters. In the body of a loop, a leaf counts only if both numbers are equal, because it otherwise changes its place
+        in each iteration.
         """
         number = {leaf: at for at, leaf in enumerate(self._parameter_leaves(computation)) if leaf is not None}
         found = {at: number[leaf] for at, leaf in enumerate(self._leaves[computation.root.name]) if leaf in number}
@@ -325,6 +331,7 @@ class _Reader(LeafWalk[int | None]):
 
 
 def _tensor(name: str, leaf: ArrayShape) -> Tensor:
+    """The tensor of a leaf."""
     return Tensor(id=name, size=leaf.device_bytes, dtype=leaf.dtype, shape=leaf.dims)
 
 

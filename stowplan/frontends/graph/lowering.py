@@ -31,10 +31,11 @@ def arena_problem(
 ) -> Problem:
     """Makes the packing problem of a graph, which has one buffer for each tensor that has bytes of its own.
 
-    Views are parts of the buffer of their base, and results that are written over operands are parts of the operand's buffer.
+    Views become *parts* of the buffer of their base (:class:`~stowplan.models.packing.problem.Part`), which have offsets in it
+    but are not placed by themselves. Results that are written over operands become parts of the operand's buffer.
 
-    The life span of a buffer is counted in operators, in an order of the graph's operators that differs from the order of the
-    file only where the file's order cannot run.
+    The life span of a buffer is counted in operators. They are in the order of the file, except where they cannot run in this
+    order.
 
     Parameters
     ----------
@@ -58,6 +59,7 @@ def arena_problem(
     order = stable_order(structure)
     begin, end = (moments.tolist() for moments in structure.lives(order))
     in_place_pairs = sorted(structure.reused_storages(order), key=lambda pair: begin[pair[1]])
+    # For each tensor with bytes of its own, the tensor whose buffer it uses.
     host = dict(zip(structure.tensor.tolist(), structure.tensor.tolist(), strict=True))
     for operand, result in structure.tensor[np.array(in_place_pairs, np.int64).reshape(-1, 2)].tolist():
         host[result] = host[operand]
@@ -82,7 +84,7 @@ def arena_problem(
 
 
 def without_pairs(graph: AnyGraph) -> AnyGraph:
-    """The graph without pairs of operands and results that may share bytes."""
+    """Returns the graph without pairs ``in_place`` of operands and results that may share bytes."""
     any_graph: Any = graph
     changed: AnyGraph = replace(any_graph, ops=tuple(replace(op, in_place=()) for op in any_graph.ops))
     return changed
@@ -91,8 +93,9 @@ def without_pairs(graph: AnyGraph) -> AnyGraph:
 def traffic(graph: GraphRules) -> dict[int, int]:
     """For each tensor that has bytes of its own, by its number, the number of bytes that are read and written there.
 
-    An operator reads or writes each of its tensors once and completely. A view counts with its own size for its base, and only
-    if it is read. The caller of the graph writes its inputs and reads its results, or its outputs if the results are not known.
+    An operator reads or writes each of its tensors once and completely. If it reads a view, the size of the view is added to
+    the bytes of its base; a view that it writes does not count. The caller of the graph writes its inputs and reads its
+    results, or its outputs if the results are not known.
     """
     total = dict.fromkeys(graph.base, 0)
     for op in graph.ops:

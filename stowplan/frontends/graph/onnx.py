@@ -29,6 +29,8 @@ from stowplan.graph.graph import Graph, Op, Tensor
 from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.structure import build
 
+#: Names of four sorts of operators: those whose first result is a view of their first operand, those that work element by
+#: element, those whose results depend on shapes alone, and those that draw random numbers.
 _VIEWS, _IN_PLACE, _OF_SHAPES, _RANDOM = (
     frozenset(load_facts("onnx")["order"][use].split()) for use in ("views", "in_place", "of_shapes", "random")
 )
@@ -103,7 +105,7 @@ class _Reader:
         )
 
     def _returned(self, name: str) -> int:
-        """The tensor of a result of the model; a stored value becomes a tensor that no operator uses."""
+        """The number of the tensor of a result of the model; a stored value becomes a tensor that no operator uses."""
         if name in self._number:
             return self._number[name]
         if name not in self._stored:
@@ -196,7 +198,7 @@ class _Reader:
         return self._tensors[self._number[name]].size
 
     def _is_wanted(self, name: str) -> bool:
-        """Whether a result becomes a tensor: a result that no node reads does only if its shape is known."""
+        """Whether a result becomes a tensor. A result that no node reads becomes one only if its shape is known."""
         return name in self._readers or self._file.shapes.get(name) is not None
 
     def _bytes(self, name: str) -> int:
@@ -230,7 +232,7 @@ def _uses(node: Any) -> list[str]:
 
 
 def _unique(name: str, names: set[str]) -> str:
-    """The name, changed so that it is not among ``names``, to which it is added."""
+    """Returns a name that is not among ``names``: ``name``, with apostrophes if needed. It is added to ``names``."""
     while name in names:
         name += "'"
     names.add(name)
@@ -238,7 +240,10 @@ def _unique(name: str, names: set[str]) -> str:
 
 
 def _collapsed(graph: Graph, spans: list[tuple[range, list[int]]]) -> Graph:
-    """The graph in which each node that runs bodies is a single operator, which needs the peak of its bodies."""
+    """Returns a graph in which each node that runs bodies is a single operator, which needs the peak of its bodies.
+
+    ``spans`` is :attr:`_Reader.spans`.
+    """
     structure = build(graph)
     lives = list(zip(structure.tensor.tolist(), *structure.lives(range(structure.ops)), strict=True))
     tensors, at = [*graph.tensors], 0

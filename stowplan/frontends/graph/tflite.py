@@ -21,11 +21,10 @@ from stowplan.log import warn_unmodelled
 from stowplan.models.operator_order.structure import build, stable_order
 
 _TABLE = load_facts("tflite")["effects"]
-#: Numbers of operators whose effects work on something that they share, and names of custom operators with a state of their
-#: own.
+#: Numbers of operators whose effects work on shared state, and names of custom operators with a state of their own.
 _SHARED, _OWN_STATE = frozenset(_TABLE["shared"]), frozenset(_TABLE["own_state"].split())
 #: For each operator that may end the inference, by its name or number, the positions of the operands that decide whether it
-#: does. If there are none, it may always end the inference.
+#: ends the inference. If there are no such operands, it may always end it.
 _ENDS: dict[str, list[int]] = _TABLE["ends"]
 
 #: Operators whose reference kernels request scratch memory from the runtime: SVDF, MEAN, LSTM, TRANSPOSE_CONV, SUM,
@@ -70,8 +69,10 @@ class TfliteGraphs:
         self._peaks: dict[int, int] = {}
 
     def with_calls(self, number: int) -> Graph:
-        """The graph of a subgraph in which each operator needs, in addition to its results, the peak of the subgraphs that it
-        calls. These run their operators in the order of the file. Raises InputError as :meth:`graph` does."""
+        """The graph of a subgraph, in which an operator that calls subgraphs needs their peak in addition to its results.
+
+        The peak is that of the called subgraphs in the order of the file. Raises InputError as :meth:`graph` does.
+        """
         operators = self.model.subgraphs[number].operators
         inside = [max(map(self._peak, operator.calls), default=0) for operator in operators]
         return self.graph(number, inside, stored=False)

@@ -16,9 +16,9 @@ from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
 from stowplan.frontends.hlo.opcodes import ELEMENTWISE
 from stowplan.frontends.hlo.shape import ArrayShape, Shape, TupleShape
 
-#: Opcodes that read of their first operand only as many bytes as their result has.
+#: Opcodes that read only a part of their first operand: as many bytes as their result has.
 _SLICES = frozenset({"slice", "dynamic-slice", "gather"})
-#: What :func:`_updated` returns for opcodes that always update in place.
+#: The results of :func:`_updated` for opcodes that always update in place.
 _UPDATES = {"dynamic-update-slice": [(0, 0, 1)], "ragged-all-to-all": [(0, 1, 0)]}
 #: Opcodes whose access is that of the computation that they call.
 _FUSED = frozenset({"fusion", "async-start"})
@@ -40,10 +40,10 @@ class InPlace(NamedTuple):
 
 
 class Access(NamedTuple):
-    """Traffic of an instruction, or of a fused computation, whose parameters count as its operands."""
+    """The memory traffic of an instruction, or of a fused computation, whose parameters count as its operands."""
 
     reads: tuple[int | None, ...]
-    """For each operand, the bytes of it that are read, if updates are in place; None for the whole operand."""
+    """For each operand, the number of its bytes that are read, where updates are made in place; None for the whole operand."""
     in_place: tuple[InPlace, ...]
     """Leaves of the result that are written in place of an operand."""
 
@@ -55,7 +55,8 @@ _Users = dict[str, list[tuple[Instruction, int]]]
 
 
 def fused_access(module: HloModule) -> dict[str, Access]:
-    """The access of every computation of a module, by its name, as if a fusion or an asynchronous operation called it.
+    """Computes the :class:`Access` of every computation of a module, by its name, as if a fusion or an asynchronous operation
+    called it.
 
     Raises InputError as :func:`instruction_access` does, and TimeLimitError if the time limit for reading inputs is over.
     """
@@ -67,7 +68,7 @@ def fused_access(module: HloModule) -> dict[str, Access]:
 
 
 def instruction_access(instruction: Instruction, computation: Computation, fused: dict[str, Access]) -> Access:
-    """The access of an instruction, which is a step of the program or is inside of a fused computation.
+    """Computes the :class:`Access` of an instruction, which is a step of the program or is inside of a fused computation.
 
     Parameters
     ----------
@@ -81,8 +82,8 @@ def instruction_access(instruction: Instruction, computation: Computation, fused
     Raises
     ------
     InputError
-        The operands of a fusion do not fit its computation, an update has too few operands, or an alias
-        (``output_to_operand_aliasing``) names a leaf that does not exist.
+        The operands of a fusion do not fit its computation, an update has too few operands, or the attribute
+        ``output_to_operand_aliasing`` is not valid or names a leaf that does not exist.
     """
     access = _own_access(instruction, computation, fused)
     pairs = list(access.in_place)
@@ -140,10 +141,10 @@ def _own_access(instruction: Instruction, computation: Computation, fused: dict[
 
 
 def _updated(instruction: Instruction) -> list[tuple[int, int, int]]:
-    """Triples of numbers, one for each update in place: the leaf of the result, the operand in whose storage it is written, and
-    the operand that is written there.
+    """Returns a triple of numbers for each result that an instruction writes in place.
 
-    The last number is 0 if the whole result is new.
+    The numbers are the leaf of the result, the operand in whose storage it is written, and the operand that has the written
+    elements. The last number is 0 if all elements of the result are new.
     """
     opcode, count = instruction.opcode, len(instruction.operands)
     if opcode == "scatter":

@@ -2,6 +2,10 @@
 
 A result whose number of elements does not follow from its operands is refused, because bytes would be counted wrongly. The
 module is no verifier of HLO: element types, layouts, ranks and most values of attributes are not checked.
+
+The functions from :func:`_elementwise` on compute the number of elements of a result. ``at`` is the instruction, ``out`` is the
+declared shape of the result, and ``arrays`` are the operands, in which tuples are replaced by their arrays. They raise
+InputError if an attribute is missing or wrong, and IndexError or ValueError if operands are missing or have another rank.
 """
 
 from __future__ import annotations
@@ -26,10 +30,13 @@ from stowplan.frontends.hlo.shape import BITS, ArrayShape, excerpt
 from stowplan.frontends.hlo.walk import custom_target
 from stowplan.log import warn_unmodelled
 
+#: Shapes of the arrays that an instruction reads.
 _Arrays = Sequence[ArrayShape]
 #: Opcodes whose operands become the parameters of the computations that they call.
 _CALLING = ("fusion", "call", "async-start", "while")
+#: The name of an attribute, also inside of a string.
 _NAMES = re.compile(r"(?:^|, )([\w-]+)=")
+#: Parts of warnings: what is not counted for an unknown attribute, and for a custom call of an unknown target.
 _UNKNOWN_ATTRIBUTE = "is not known: what it changes, or a computation that it names, is not counted"
 _UNKNOWN_CALL = "its arithmetic and memory of its own count as none, its results share storage only where the text says so"
 
@@ -42,7 +49,7 @@ def check_module(module: HloModule, *, timed: bool, spaces: frozenset[int] = SPA
     module
         The module.
     timed
-        Whether the times of instructions matter, and not only sizes.
+        Whether the problem depends on the times of instructions, and not only on sizes.
     spaces
         Numbers of the memory spaces that the reader supports; a warning names every other one.
 
@@ -107,21 +114,25 @@ def _check_elements(instruction: Instruction, operands: _Arrays) -> None:
 
 
 def _elementwise(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
-    """The number of elements of all operands. Bounds of a clamp and predicates of a select may be scalars."""
+    """The number of elements of the operands. Each operand must have as many as the result; only bounds of a clamp and
+    predicates of a select may be scalars."""
     counts = {one.elements for one in arrays if one.dims or at.opcode not in ("clamp", "select")} - {out.elements}
     return min(counts, default=out.elements)
 
 
 def _bitcast(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
-    """As many elements as the bits of the operand give; any number if the stored bytes are equal, since a bitcast may turn the
-    padding of tiles into elements."""
+    """The number of bits of the operand, divided by the bits of an element of the result.
+
+    If both have the same number of stored bytes, any number of elements is right, because a bitcast may turn the padding of
+    tiles into elements.
+    """
     bits = arrays[0].elements * BITS[arrays[0].dtype]
     return out.elements if arrays[0].bytes == out.bytes else bits // max(1, BITS[out.dtype])
 
 
 def _broadcast(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
-    """Any number of elements if the dimensions of the operand occur in the result; otherwise that of the operand, which
-    differs from that of the result."""
+    """The number of elements of the result if the attribute ``dimensions`` maps the operand's dimensions to equal ones of the
+    result, because a broadcast may add any others. Otherwise that of the operand, which then differs."""
     into = tuple(out.dims[dim] for dim in numbers(at, "dimensions", below=len(out.dims)))
     return out.elements if into == arrays[0].dims else arrays[0].elements
 
@@ -132,23 +143,27 @@ def _without(one: ArrayShape, removed: Sequence[int]) -> int:
 
 
 def _dot(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
+    """The number of elements of a product: all dimensions of both operands without contracted ones, and batches once."""
     names = ("lhs_contracting_dims", "rhs_contracting_dims", "rhs_batch_dims")
     left, right, batch = (numbers(at, name, needed=False) for name in names)
     return _without(arrays[0], left) * _without(arrays[1], right + batch)
 
 
 def _convolution(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
-    """The number of elements if the features of the result are those of the kernel; batch and window are not checked."""
+    """The number of elements that the result has if its features are the output features of the kernel. Batch and window are
+    not checked."""
     _, kernel, labels = convolution_labels(at, len(arrays[0].dims), len(arrays[1].dims), len(out.dims))
     return _without(out, [labels.index("f")]) * arrays[1].dims[kernel.index("o")]
 
 
 def _slice(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
+    """The number of elements in the ranges of a slice."""
     parts = zip(arrays[0].dims, ranges(at, len(arrays[0].dims)), strict=True)
     return prod(-(-(min(end, size) - start) // step) for size, (start, end, step) in parts)
 
 
 def _pad(at: Instruction, out: ArrayShape, arrays: _Arrays) -> int:
+    """The number of elements of the operand and of its padding."""
     sides = zip(arrays[0].dims, padding(at, len(arrays[0].dims)), strict=True)
     return prod(low + size + max(size - 1, 0) * interior + high for size, (low, high, interior) in sides)
 

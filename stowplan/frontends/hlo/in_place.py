@@ -19,6 +19,7 @@ from stowplan.frontends.hlo.shape import BITS, ArrayShape, Shape
 
 #: Opcodes whose result at an index depends on their operands only at the same index.
 _POINTWISE = ELEMENTWISE | {"copy", "map"}
+#: Opcodes of products, to which an output fusion may add an operand.
 _PRODUCTS = {"dot", "convolution"}
 
 
@@ -51,6 +52,7 @@ class InPlaceRules:
         self.pointwise: dict[str, frozenset[int]] = {}
         for computation in module.computations.values():
             check_reading()
+            # Whether the computation reads the value of an instruction only at the position that it writes.
             keeps = {instruction.name: True for instruction in computation.instructions}
             has_several = computation.root.opcode == "tuple"
             # Users come after their operands, so the walk in reverse visits all users of an instruction before it.
@@ -112,10 +114,10 @@ class InPlaceRules:
 
 
 def _layout(shape: ArrayShape, *, by_index: bool = False) -> object:
-    """A key that is equal for two arrays if their elements have the same bytes in the same places.
+    """A key that is equal for two arrays if the elements of one can be written over those of the other.
 
-    With ``by_index``, elements of the same index must be in the same places; otherwise it suffices that the n-th elements of
-    both layouts are, whatever their indices.
+    Both then have the same size, bits of an element and memory. With ``by_index``, elements with the same index are also at the
+    same address. Otherwise, the n-th elements in memory are at the same address, but may have different indices.
     """
     order = (shape.dims, shape.minor_to_major, shape.tiles) if shape.tiles or by_index else None
     return shape.bytes, BITS[shape.dtype], shape.memory_space, order

@@ -17,6 +17,8 @@ import msgspec
 from stowplan.errors import InputError
 from stowplan.frontends.hlo.shape import Shape, excerpt
 
+# Parts of the text of attributes: a name, a string, a bracket or other mark, the index of a leaf, and a pair of leaves that
+# share storage.
 _ATTRIBUTE_NAME = re.compile(r"\s*([\w.\-]+)=")
 _STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
 _MARK = re.compile(r'[,{}()\[\]"]')
@@ -146,7 +148,7 @@ class HloModule(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def input_output_alias(self) -> tuple[Alias, ...]:
-        """Parameters that the caller donates, with the outputs that may (or must) use their storage."""
+        """Donated parameters, whose storage the caller gives to the program, with the outputs that may (or must) use it."""
         text = self.attributes.get("input_output_alias")
         return () if text is None else parse_aliases(text, 1)
 
@@ -223,6 +225,7 @@ def _parse_index(text: str) -> tuple[int, ...]:
     return tuple(int(number) for number in text.replace(",", " ").split())
 
 
+# Values of attributes: estimated cycles, lists of numbers, ranges of a slice, labels of dimensions, sizes, and paddings.
 _CYCLES = re.compile(r'"estimated_cycles":"([0-9]{1,15})"')
 _NUMBERS = re.compile(r"\{?\s*((?:-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*)?)\s*\}?")
 _ONE_RANGE = r"\[[0-9]{1,18}:[0-9]{1,18}(?::[0-9]{1,18})?\]"
@@ -254,7 +257,7 @@ def numbers(instruction: Instruction, name: str, *, below: int | None = None, ne
     Parameters
     ----------
     below
-        If given, the numbers are dimensions: all different, at least 0, and less than this.
+        If given, the numbers must be dimensions: all different, at least 0, and less than this. InputError is raised otherwise.
     needed
         Whether InputError is raised if the instruction does not have the attribute.
     """
@@ -281,8 +284,8 @@ def number(instruction: Instruction, name: str, *, below: int) -> int:
 
 
 def ranges(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
-    """(start, end, step) of each of ``rank`` dimensions in the attribute ``slice={[0:2], [1:10:2]}``. The step is at least 1;
-    without one in the text, it is 1."""
+    """Returns (start, end, step) for each of ``rank`` dimensions, from the attribute ``slice={[0:2], [1:10:2]}``. The step is
+    at least 1; it is 1 if the text has none."""
     text = instruction.attribute("slice")
     parts = _RANGE.findall(text) if text is not None and _RANGES.fullmatch(text) else []
     bounds = [(int(start), int(end), int(step or 1)) for start, end, step in parts]
@@ -294,8 +297,11 @@ def ranges(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
 
 
 def padding(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
-    """(low, high, interior) of each of ``rank`` dimensions in the attribute ``padding=1_0_1x0_2``: the elements before the
-    operand, after it, and between any two of its elements. Low and high may be negative; interior is 0 if the text has none."""
+    """Returns (low, high, interior) for each of ``rank`` dimensions, from the attribute ``padding=1_0_1x0_2``.
+
+    The three are the numbers of elements before the operand, after it, and between any two of its elements. Low and high may be
+    negative; interior is 0 if the text has none.
+    """
     text = instruction.attribute("padding") or ""
     if not rank and not text:
         return []
@@ -306,8 +312,8 @@ def padding(instruction: Instruction, rank: int) -> list[tuple[int, int, int]]:
 
 
 def window(instruction: Instruction, rank: int) -> Window:
-    """The attribute ``window`` of an instruction, over ``rank`` dimensions; missing paddings are 0, and all other missing
-    entries are 1."""
+    """Reads the attribute ``window`` of an instruction, which has ``rank`` dimensions. Missing paddings are 0, and all other
+    missing entries are 1."""
     text = (instruction.attribute("window") or "{}").strip("{}")
     given: dict[str, str] = dict(part.split("=", 1) for part in text.split() if "=" in part)
 

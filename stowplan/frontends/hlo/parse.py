@@ -22,6 +22,8 @@ from stowplan.frontends.hlo.module import Computation, HloModule, Instruction, e
 from stowplan.frontends.hlo.opcodes import OPCODES
 from stowplan.frontends.hlo.shape import Shape, TupleShape, excerpt, parse_shape
 
+# Parts of the text: the header of a module, the start of a computation, a whole instruction, an instruction up to its operands,
+# a comment, an operand, and the number of a parameter.
 _HEADER = re.compile(r"HloModule\s+([\w.\-]+)\s*(?:,\s*(.*))?")
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) ")
 _INSTRUCTION = re.compile(
@@ -49,7 +51,8 @@ _CALL_ATTRIBUTES = (
 )
 #: For each opcode, the least number of computations that an instruction must call.
 _CALLS = {"while": 2, "fusion": 1, "call": 1, "conditional": 1, "async-start": 1}
-#: Attributes that belong to ``X-start`` itself; its other attributes belong to the operation X.
+#: Attributes of an asynchronous instruction ``X-start`` that belong to it. Its other attributes belong to the operation X,
+#: which it starts.
 _START_ONLY = ("async_execution_thread", "backend_config", "control-predecessors", "cross_program_prefetch_index", "metadata")
 #: Number of bytes of a file that are read to decide whether it is HLO text.
 _PEEK_BYTES = 1 << 12
@@ -95,7 +98,8 @@ def parse_module(text: str, source: str | None = None) -> HloModule:
 def _peek(path: str | Path) -> bytes:
     """The first bytes of a file, after decompression.
 
-    For a file that cannot be read they are those of a module, so that the error is raised when all of the file is read.
+    For a file that cannot be read, the word with which a module begins is returned. The error is then raised when the whole
+    file is read.
     """
     try:
         with open(path, "rb") as stream:
@@ -110,7 +114,7 @@ def _peek(path: str | Path) -> bytes:
 
 
 def _check_start(head: bytes) -> None:
-    """Raises InputError unless the first line that is not empty and no comment begins as a module does."""
+    """Raises InputError unless the first line of code, after empty lines and comments, begins as a module does."""
     line = 1
     for row in head.splitlines():
         stripped = row.strip()
@@ -297,7 +301,7 @@ class _Parser:
         return msgspec.structs.replace(instruction, called=(body.name,), attributes_text=", ".join(start_attributes))
 
     def _split_slowly(self, line: str) -> tuple[str | None, str, str, str, str, str]:
-        """The parts of a line that the regular expression for common lines does not match, as its groups."""
+        """Splits a line that the regular expression for common lines does not match, into the groups of that expression."""
         match = _INSTRUCTION_HEAD.match(line)
         if match is None:
             raise InputError(f"found {excerpt(line)}, expected an instruction, '%name = shape opcode(operands), ...'")

@@ -3,7 +3,9 @@
 A *step* is an instruction of the program in the order of the schedule. Its *signature* is a hash of everything that its time
 depends on besides memory: its operation, shapes and layouts. *Memory-space assignment* is the pass of XLA that decides which
 arrays are in fast memory; after it, the layout of an array names its memory space, such as ``S(1)``. *Cycles* are the estimates
-that the compiler writes to instructions as ``estimated_cycles``.
+that the compiler writes to instructions as ``estimated_cycles``. A *use* means that one step reads or writes one tensor of the
+program (:mod:`stowplan.hardware.program`). The *pattern* of a step says which of its arrays are in fast memory, with one bit
+for each array.
 """
 
 from __future__ import annotations
@@ -63,9 +65,9 @@ class Placed(NamedTuple):
 
 
 class StepLeaves(NamedTuple):
-    """Numbers of the tensors of the arrays that a step's instruction reads and defines; None for an array without storage.
+    """For each array that a step's instruction reads or defines, the number of the tensor of the program to which it belongs.
 
-    A tensor is one of the program (:class:`~stowplan.hardware.program.ProgramTensor`).
+    It is None for an array without storage. See :class:`~stowplan.hardware.program.ProgramTensor`.
     """
 
     operands: tuple[int | None, ...]
@@ -92,10 +94,9 @@ def placed_instructions(module: HloModule) -> dict[str, Placed]:
 
 
 def step_leaves(step: ProgramStep, at: Placed, program: Program) -> StepLeaves:
-    """The tensors of the arrays of a step of ``program``.
+    """Finds the tensors of ``program`` to which the arrays of a step belong.
 
-    ``at`` is the instruction of the step. It may be that of another module than the program's, if it has the same operands
-    there.
+    ``at`` is the instruction of the step. It may come from another module than the program, if it has the same operands there.
     """
     path = step.name[: len(step.name) - len(at.instruction.name)]
 
@@ -128,9 +129,12 @@ def read_cycle_table(
     Returns
     -------
     CycleTable
-        Cycles of each step that has an estimate in the first module. The cycles as planned are left out if the second module
-        has no such instruction, if the instruction has another opcode or other numbers of operands or results there, or if it
-        reads one tensor from both memories.
+        Cycles of each step that has an estimate in the first module. The cycles under the compiler's plan are left out in these
+        cases:
+
+        - The second module does not have the instruction.
+        - The instruction has another opcode there, or other numbers of operands or results.
+        - The instruction reads one tensor from both memories.
 
     Raises
     ------
@@ -158,9 +162,10 @@ def read_cycle_table(
 def _fast_uses(
     step: ProgramStep, planned: Placed, slow: Placed, program: Program, fast_space: int
 ) -> frozenset[tuple[int, bool]] | None:
-    """Uses (tensor, whether it is written) of a step that the planned instruction serves from fast memory.
+    """Returns the uses of a step whose arrays are in fast memory in the planned instruction.
 
-    None if the planned instruction has other numbers of operands or results, or serves one use from both memories.
+    A use is given as the number of the tensor and whether the step writes it. The result is None if the planned instruction has
+    other numbers of operands or results, or has the arrays of one use in both memories.
     """
     leaves, planned_spaces = step_leaves(step, slow, program), planned.spaces()
     if len(list(planned.operand_shapes())) != len(leaves.operands) or len(planned_spaces) != sum(map(len, leaves)):
@@ -176,8 +181,8 @@ def _fast_uses(
     return frozenset(use for use, marks in spaces.items() if True in marks)
 
 
-#: Attributes that are not part of a signature: no time depends on them, or they name computations, which have digests of their
-#: own.
+#: Attributes that are not part of a signature. Either no time depends on them, or they name computations, whose digests are
+#: part of the signature.
 _LEFT_OUT = frozenset({
     "backend_config", "metadata", "frontend_attributes", "sharding", "origin", "control-predecessors",
     "calls", "to_apply", "body", "condition", "branch_computations", "called_computations", "select", "scatter", "comparator",
@@ -281,8 +286,8 @@ def read_placements(
 ) -> dict[str, StepPlacement]:
     """Reads the memories of a program's steps, and the cycles if there are any, from a module after memory-space assignment.
 
-    The parameters are those of :func:`read_assignment`. Steps are returned by name, and the same steps are left out; if none is
-    left, the dictionary is empty.
+    The parameters are those of :func:`read_assignment`, which also says which steps are left out. The result has the memories
+    and cycles of the other steps by their names. No error is raised, even if there are none.
     """
     placed = placed_instructions(module)
     steps = {}
@@ -317,7 +322,8 @@ def read_costs(
     target
         The machine; TPU v4 by default.
     predictor
-        Predicts costs for which no file has an entry; by default this package's model for the machine.
+        Predicts the costs for which no file has an entry (:class:`~stowplan.hardware.costs.signatures.Predictor`); by default
+        this package's model for the machine.
 
     Raises
     ------
@@ -344,7 +350,7 @@ def read_costs(
 
 
 def _computation_digests(module: HloModule) -> tuple[dict[str, str], dict[str, Counter[str]]]:
-    """For each computation, by its name, a digest, and the number of its instructions of each opcode.
+    """Returns two dictionaries by the name of the computation: a digest, and the number of its instructions of each opcode.
 
     The digest depends neither on names nor on the order of independent instructions. The numbers include the instructions of
     computations that are called.

@@ -1,4 +1,5 @@
-"""The schedule of a module: instructions of its entry as steps, with computations of loops, calls and branches inlined.
+"""The schedule of a module: the instructions of its entry as *steps*, with the computations of loops, calls and branches
+inlined.
 
 A *value* is one write of one array. Values are numbered in the order of their definition. A *leaf* is an array in the result of
 an instruction, which may be a tuple. Instructions that only name data (tuples, bitcasts, results of loops) create no values;
@@ -132,9 +133,9 @@ def _is_free(lives: list[tuple[int, int]], life: tuple[int, int]) -> bool:
 MAX_WEIGHT = 10**9
 MAX_WORK = 1 << 53
 
-#: The value of a leaf without storage: a token, an array without elements, or a flag of an asynchronous copy. A leaf without
-#: storage of an asynchronous start has a smaller number instead, which no other start has. By this number, the end of the
-#: asynchronous operation finds its start.
+#: The value of a leaf without storage: a token, an array without elements, or a flag of an asynchronous copy. If such a leaf
+#: belongs to the start of an asynchronous operation, its value is a smaller number, which no other start has. By this number,
+#: the end of the operation finds its start.
 NOWHERE = -1
 
 
@@ -365,7 +366,10 @@ class Schedule(LeafWalk[int]):
     # Steps
 
     def _step(self, instruction: Instruction, name: str, scope: _Scope) -> list[int]:
-        """Adds a step, and returns the values of its leaves."""
+        """Adds the step of an instruction, and returns the values of its leaves.
+
+        Raises InputError if one run computes more than :data:`MAX_WORK`, or if the instruction does not fit its operands.
+        """
         moment = 2 * len(self.steps)
         access = instruction_access(instruction, scope.computation, self._access)
         work = instruction_work(instruction, scope.computation, self._work)
@@ -435,8 +439,8 @@ class Schedule(LeafWalk[int]):
         ]
 
     def _update(self, pair: InPlace, instruction: Instruction, operands: list[list[int]], results: list[int]) -> Update | None:
-        """The update of values that the update ``pair`` of leaves means; None if a leaf has no storage. Raises InputError if
-        the instruction does not have such a leaf."""
+        """Converts an update in place, whose numbers are those of leaves, to an update of values; None if a leaf has no
+        storage. Raises InputError if the instruction does not have such a leaf."""
         operand = operands[pair.operand]
         if pair.output_leaf >= len(results) or pair.operand_leaf >= len(operand):
             raise instruction.error(

@@ -11,9 +11,12 @@ from typing import NamedTuple
 
 from stowplan.frontends.hlo.module import Computation, HloModule, Instruction
 
+#: The compiler's annotation of a loop with the number of its iterations.
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"([0-9]{1,18})"')
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
+#: Opcodes that pass on the value of a scalar operand.
 _SAME_VALUE = frozenset({"bitcast", "copy", "convert", "reshape"})
+#: The direction of each comparison after its operands are exchanged.
 _FLIPPED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE", "EQ": "EQ"}
 #: Largest number of instructions that are followed from one value to the value that it depends on. Real loops need a few.
 _MAX_CHAIN = 1000
@@ -89,7 +92,8 @@ def _arguments(
 
 
 def _constant_in_loop(value: _Value, loop: Instruction, home: Computation, body: Computation, module: HloModule) -> int | None:
-    """The integer that a value has throughout the loop: a constant, or a leaf that the loop does not change."""
+    """The integer that a value has in all iterations of a loop: a constant, or the initial value of a leaf that the loop does
+    not change. None if it cannot be determined. ``home`` contains the loop."""
     if value.leaf is None:
         return value.offset
     if _root_leaf(body, value.leaf, module) != _Value(value.leaf, 0):
@@ -132,7 +136,8 @@ def _evaluate(
     arguments
         In a fused computation, the values of its parameters; otherwise None.
     is_plain
-        Whether to follow only copies, so that nested additions do not take exponential time.
+        Whether to follow only copies. The operands of an addition are evaluated in this way, because nested additions would
+        otherwise take exponential time.
 
     Returns
     -------

@@ -1,4 +1,6 @@
-"""Walks through a module with its calls and loops inlined, and finds the array that each name stands for.
+"""Walks through a module with its calls and loops inlined, and finds the existing array that an instruction names.
+
+Instructions that only name arrays are, for example, tuples and bitcasts. Others create arrays.
 
 A *leaf* is an array in the value of an instruction, which may be a tuple. A few lines of text can expand to any number of
 instructions when calls and loops are inlined, so the size of the expansion is checked before a walk.
@@ -75,7 +77,7 @@ def check_extent(
 
 
 class LeafWalk(Generic[T]):
-    """Base class of walks that carry data for each leaf of each instruction's shape; the type of the data is ``T``."""
+    """Base class of walks that compute data of the type ``T`` for each leaf of each instruction."""
 
     def __init__(self, module: HloModule):
         self.module = module

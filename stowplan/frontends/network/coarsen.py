@@ -88,9 +88,9 @@ def elements(shape: Dims) -> int:
 def feature_map(shape: Dims) -> tuple[int, tuple[int, int, int]]:
     """Returns the batch size of a tensor, and its extents (x, y, z) with the channels or features as z.
 
-    The shape is ``[n, z, y, x]`` for convolutions, ``[n, x, z]`` for sequences of feature vectors, and ``[n, z]`` for single
-    vectors. Further axes between channels and x count as y. A tensor with one dimension or none has the batch size 1, and all
-    its elements count as features.
+    With the batch size n, the shape is ``[n, z, y, x]`` for convolutions, ``[n, x, z]`` for sequences of feature vectors, and
+    ``[n, z]`` for single vectors. Further axes between channels and x count as y. A tensor with one dimension or none has the
+    batch size 1, and all its elements count as features.
     """
     if len(shape) >= 4:
         return shape[0], (shape[-1], math.prod(shape[2:-1]), shape[1])
@@ -112,6 +112,7 @@ _ELEMENTWISE = frozenset(
     ("batchnorm", "bias_add", "add", "mul", "activation", "gelu", "relu", "tanh", "sigmoid", "elementwise")
 )
 
+#: Operations that cost nothing with the granularity ``layer``: they only change the shape or the order of elements.
 _VIEWS = frozenset(("view", "reshape", "transpose"))
 
 
@@ -243,9 +244,10 @@ def _group(steps: list[Operation], outputs: list[str], fuse: bool) -> list[_Grou
 
 
 def _host_group(operation: Operation, group_of: dict[str, _Group], readers: Counter[str]) -> _Group | None:
-    """The layer into which an operation can be merged: that of its latest input, if no other operation reads this input.
+    """Finds the layer into which an operation can be merged; None if there is none.
 
-    None if there is no such layer.
+    It is the layer that computes one of the operation's inputs, and the last of these layers. No other operation may read this
+    input.
     """
     if operation.op not in _ELEMENTWISE:
         return None

@@ -29,8 +29,11 @@ _WINDOW_FIELDS = ("groups", "kernel_x", "kernel_y", "stride", "pad", "dilation")
 
 
 class _Node(Operation, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A layer as it is in the file. Its sizes in bytes (of weights, input and output) are redundant: those that the file has
-    are checked against the numbers of elements."""
+    """A layer as it is in the file.
+
+    The sizes in bytes of its weights, its input (``ifm``, input feature map) and its output (``ofm``) are optional. They follow
+    from the numbers of elements, and are only checked.
+    """
 
     id: int
     """Any number that no other layer has."""
@@ -155,9 +158,10 @@ def _order(nodes: tuple[_Node, ...], inputs: list[list[int]]) -> list[int]:
 
 
 def _cycle(inputs: list[list[int]], missing: list[int]) -> list[int]:
-    """A cycle in the direction of the edges; its first node is repeated at the end.
+    """The nodes of a cycle in the direction of the edges; the first node is repeated at the end.
 
-    ``missing`` is the number of inputs of each node that could not be sorted. The nodes for which it is not 0 contain a cycle.
+    ``missing`` has, for each node, the number of its inputs that could not be sorted. The nodes with a number above 0 contain a
+    cycle.
     """
     at = next(index for index, count in enumerate(missing) if count)
     visited: dict[int, int] = {}

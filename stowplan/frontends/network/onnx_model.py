@@ -24,8 +24,10 @@ _WEIGHT_SLOTS: dict[str, list[int]] = load_facts("onnx")["network_weights"]
 
 
 def is_onnx(path: str | Path) -> bool:
-    """Whether a file is an ONNX model, judging by its name or by its first byte, with which no text begins. A file with another
-    name that cannot be read is none."""
+    """Whether a file is an ONNX model, judging by its name, or by its first byte, with which no text begins.
+
+    A file that has another name and cannot be read is no ONNX model.
+    """
     if Path(path).name.removesuffix(".gz").endswith(".onnx"):
         return True
     try:

@@ -1,7 +1,8 @@
 """Reports how much of the memory that PyTorch reserved is fragmentation, and where, by comparing its layout with a plan.
 
 Fragmentation is the difference between the most bytes that PyTorch had reserved and the bytes of the smallest arena that is
-known for the same allocations. A *hole* is a range of free bytes in reserved memory.
+known for the same allocations. A *hole* is a range of free bytes in reserved memory. The trace of a snapshot
+(:mod:`.trace`) is *replayed* event by event (:mod:`.replay`) to find the layout and the holes at any moment.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ class Findings:
         Parameters
         ----------
         objective, bound
-            Bytes of the best arena that was found, and a lower bound on the bytes of every arena; None if there is none. Then
-            the entries that depend on it are None.
+            Bytes of the best arena that was found, and a lower bound on the bytes of every arena. If there is no plan or no
+            bound, the value is None, and so are the entries that are computed from it.
         """
         trace, replay, moment = self._trace, self._replay, self._replay.moment
         peaks, then = replay.peaks, replay.at(moment)

@@ -32,6 +32,7 @@ SEGMENT_EVENTS = {
     "segment_unmap": (False, True),
 }
 
+#: A whole number that is at least 0 and below the limit.
 _Whole = Annotated[int, msgspec.Meta(ge=0, lt=LIMIT)]
 
 

@@ -32,21 +32,24 @@ from stowplan.frontends.tflite.result_shapes import result_shape
 from stowplan.log import warn_unmodelled
 from stowplan.models.packing.problem import Buffer, Part, Problem
 
-#: Bytes 4 to 8 of every TensorFlow Lite file.
+#: The bytes ``[4, 8)`` of every TensorFlow Lite file.
 IDENTIFIER = b"TFL3"
 
 #: TensorFlow Lite Micro aligns tensors to multiples of this many bytes.
 ALIGNMENT = 16
 
 _KNOWN = load_facts("tflite")
-#: For each element type, by its number in the schema, its name and the bytes of an element.
+#: By the number of an element type in the schema: in ``TYPES`` its name, and in ``_BYTES`` the bytes of an element.
 TYPES: dict[int, str] = {kind["number"]: name for name, kind in _KNOWN["types"].items()}
 _BYTES: dict[int, int] = {kind["number"]: kind["bytes"] for kind in _KNOWN["types"].values()}
 
-#: Numbers of builtin operators that are read in a special way. The tables after them list operators that call subgraphs, with
-#: the fields of their options that name the subgraphs; operators that are refused because they call other code, with words for
-#: messages; and operators that are modelled. All other operators cause a warning. 127 is a placeholder in the schema, which no
-#: operator has.
+#: Numbers of builtin operators that are read in a special way. Three tables of operators follow:
+#:
+#: - ``_CALLING``: operators that call subgraphs, with the fields of their options that name the subgraphs
+#: - ``_REFUSED``: operators that are refused because they call other code, with words for messages
+#: - ``_MODELLED``: operators that are modelled; 127 is a placeholder in the schema, which no operator has
+#:
+#: All other operators cause a warning.
 CUSTOM, VAR_HANDLE, CALL_ONCE, IF, WHILE = 32, 142, 129, 118, 119
 _CALLING = {IF: (0, 1), WHILE: (0, 1), CALL_ONCE: (0,)}
 _REFUSED = {31: "CALL", 51: "DELEGATE", 200: "a loop", 209: "a choice"}
@@ -54,8 +57,8 @@ _MODELLED = frozenset(range(_KNOWN["operators"]["builtin_end"])) - {CUSTOM, 127}
 
 #: Custom operators of TensorFlow Lite Micro whose kernels use only their tensors and scratch memory.
 KNOWN_CUSTOM = frozenset(_KNOWN["operators"]["known_custom"].split())
-#: Names, by their numbers, of builtin operators for whose kernel there is an access model, or whose kernel computes the shape
-#: of its result.
+#: Names, by their numbers, of builtin operators of whose kernel (the code that runs them) more is known: either a model of the
+#: order in which it reads and writes bytes, or the shape that it computes for its result.
 OPERATORS: dict[int, str] = {number: name for name, number in _KNOWN["operators"]["numbers"].items()}
 
 #: Limits on the nesting of subgraph calls, and on the number of scopes, after which a model is refused. A small file may exceed
@@ -218,9 +221,14 @@ def read_tflite(
     Raises
     ------
     InputError
-        The file cannot be read, is no TensorFlow Lite model, or is damaged; a shape or type has no fixed size; an operator
-        is refused; an operator reads a tensor that is never written; a subgraph calls itself, or calls are nested too deeply or
-        are too many; the offline plan does not fit the tensors; or ``keep`` names an input that the model does not have.
+        In one of these cases:
+
+        - The file cannot be read, is no TensorFlow Lite model, or is damaged.
+        - A shape or type has no fixed size.
+        - An operator is refused, or reads a tensor that is never written.
+        - A subgraph calls itself, or calls are nested too deeply or are too many.
+        - The offline plan does not fit the tensors.
+        - ``keep`` names an input that the model does not have, or a name that several inputs have.
     TimeLimitError
         The time limit for reading inputs is over.
     """
@@ -471,8 +479,11 @@ class _Reader:
 def _buffers(
     tensors: Sequence[TfliteTensor], lives: Scopes, offsets: Sequence[int], fixed: frozenset[int]
 ) -> tuple[tuple[int, ...], tuple[Buffer, ...]]:
-    """The indices of the tensors whose offsets are not fixed and that are used; and their buffers, followed by buffers at fixed
-    offsets for the tensors in ``fixed``."""
+    """Returns the indices of the used tensors whose offsets are not fixed, and the buffers of the packing problem.
+
+    The first buffers are those of the returned indices, in their order. They are followed by buffers at fixed offsets for the
+    tensors in ``fixed``.
+    """
     planned, buffers, placed = [], [], []
     for number, tensor in enumerate(tensors):
         lower, upper = lives.first[number], lives.last[number] + 1
@@ -485,8 +496,11 @@ def _buffers(
 
 
 def _part(tensor: TfliteTensor, offset: int, buffers: Sequence[Buffer]) -> Part:
-    """The part of a buffer that an output uses if it is not planned. The output is in a buffer at a fixed offset, or in no
-    buffer if the file stores it."""
+    """Says where an output of the program is that is not among the planned tensors.
+
+    It is a part of a buffer at a fixed offset, or in no buffer if the file stores it. ``offset`` is its offset in the offline
+    plan.
+    """
     size = tensor.size if tensor.is_planned else 0
     candidates = [box for box in buffers if box.offset is not None and box.offset <= offset <= box.offset + box.size - size]
     if size == 0 or not candidates:

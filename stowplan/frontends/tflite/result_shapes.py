@@ -104,8 +104,8 @@ def _computed_shape(operator: str, declared: Shape, operands: Sequence[Shape], o
 
 
 def _has_room(declared: Shape, shape: Shape) -> bool:
-    """Whether the rank and the extents of a shape fit into the memory of those of the declared shape.
+    """Whether the memory in which the runtime keeps the declared shape is large enough for another shape.
 
-    Each is a number of 4 bytes, and the memory is a multiple of 16 bytes.
+    A shape is kept as its rank and its extents, each a number of 4 bytes. Its memory is rounded up to a multiple of 16 bytes.
     """
     return (3 + 4 * len(shape)) // 16 <= (3 + 4 * len(declared)) // 16

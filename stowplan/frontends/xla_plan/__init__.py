@@ -2,8 +2,9 @@
 
 A *stay* is a period in which XLA has a tensor in fast memory. A *use* is one access of a tensor by one step. Steps and uses are
 those of the program before XLA's memory-space assignment, the pass that decides which tensors are in fast memory. A *residency*
-is a stay in a plan of stowplan. A stay that the rules of ``docs/reference/memory-mapping.md`` cannot express as a residency is
-dropped: its uses then read and write slow memory, which is always possible. The result says which stays were dropped, and why.
+is a stay in a plan of stowplan. *Boundary* ``t`` is the moment before step ``t``. A stay that the rules of
+``docs/reference/memory-mapping.md`` cannot express as a residency is dropped: its uses then read and write slow memory, which
+is always possible. The result says which stays were dropped, and why.
 
 A module imports only modules that come before it in this list:
 
@@ -172,7 +173,7 @@ def import_xla_plan(
 
 
 def _valid_plan(problem: Problem, repair: Repair) -> Plan:
-    """The plan of all placed stays, after those that break a rule of the verifier were dropped.
+    """Makes the plan of all placed stays (:class:`~.repair.PlacedStay`), and drops stays that break a rule of the verifier.
 
     Raises
     ------

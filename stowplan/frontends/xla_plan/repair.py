@@ -5,10 +5,14 @@ is such a period in a plan of stowplan: it has a start, an end and an offset, an
 ``docs/reference/memory-mapping.md``. A *use* is one access of a tensor by one step. *Boundary* ``t`` is the moment before step
 ``t``. To copy *in* means to copy to fast memory, and to copy *out* means to copy to slow memory.
 
-XLA's plans do three things that these rules forbid unless an option allows them. A tensor is copied in slices, each of which
-occupies only its own bytes. A result overwrites a donated operand. And a tensor uses the bytes of another one that was copied
-out between the same two steps. Without these options a residency occupies all of its bytes during whole steps. Therefore some
-copies begin later or earlier than in XLA's plan, some stays move to another offset, and a few stays are dropped.
+XLA's plans do three things that these rules forbid unless an option allows them:
+
+- A tensor is copied in slices, each of which occupies only its own bytes.
+- A result overwrites a donated operand.
+- A tensor uses the bytes of another one that was copied out between the same two steps.
+
+Without these options a residency occupies all of its bytes during whole steps. Therefore some copies begin later or earlier
+than in XLA's plan, some stays move to another offset, and a few stays are dropped.
 """
 
 from __future__ import annotations
@@ -142,7 +146,7 @@ class Repair:
     placed
         The stays that become residencies.
     dropped
-        The stays that do not.
+        The stays that have no residency.
     idle
         Number of stays that were left out because they serve no use and no copy to slow memory.
     moved
@@ -267,7 +271,8 @@ class Repair:
                 part.end = max(part.end, part.start)
 
     def _outside_loops(self, boundary: int, *, forward: bool) -> int:
-        """The nearest boundary outside of all loops, from a boundary on or back from it.
+        """The boundary itself if it is outside of all loops; otherwise the end (``forward``) or the start of the outermost loop
+        around it.
 
         Copies are moved there because no copy may start or end inside of a loop.
         """
@@ -346,7 +351,10 @@ class Repair:
     # Uses
 
     def _serve_replaced(self, replaced: set[str]) -> None:
-        """Makes steps that XLA has replaced by copies read their operands from fast memory if they are there."""
+        """Lets each step that XLA has replaced by a copy read an operand from fast memory if the operand is there.
+
+        ``replaced`` has the names of these steps.
+        """
         number = 0
         for place, step in enumerate(self.problem.steps):
             if step.name in replaced:

@@ -85,7 +85,11 @@ class Stay:
         return stay
 
     def absorb(self, later: Stay) -> None:
-        """Merges a later stay into this one, because a loop carries its value back to the value with which this one began."""
+        """Merges the stay ``later`` into this one.
+
+        ``later`` is the stay of the value that a loop passes to its next iteration, and this one is the stay of the value with
+        which an iteration begins.
+        """
         if later is self:
             return
         if later.offset != self.offset or later.tensor != self.tensor:
@@ -106,6 +110,7 @@ class Array(NamedTuple):
     """Its stay; None if it is in slow memory."""
 
 
+#: A line for a value, and the extensions of a module's path.
 _VALUE = re.compile(
     r"\s*value: <[0-9]+ ([\w.\-]+(?:\{[0-9,]*\})?)(?: \(phi\))? @([0-9]{1,9})> \(size=([0-9]{1,15}),offset=([0-9]{1,15})\)"
 )

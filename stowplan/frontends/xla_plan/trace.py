@@ -72,7 +72,7 @@ class Trace(LeafWalk[Array]):
         self._evictions: dict[str, tuple[Stay, Eviction]] = {}
         """The copies to slow memory that have not ended, with their stays, by the name of the instruction that starts them."""
         self._first_use = [0]
-        """Number of the first use of each step; after them, the number of all uses."""
+        """For each step, the number of its first use; the last entry is the number of all uses."""
         for step in program.steps:
             self._first_use.append(self._first_use[-1] + len(step.uses))
         check_extent(module)
@@ -216,11 +216,11 @@ class Trace(LeafWalk[Array]):
     def _match_replaced_step(
         self, stay: Stay, step: int, number: dict[tuple[int, bool], int], stays_by_tensor: dict[int, list[Stay | None]]
     ) -> None:
-        """Finds the step that XLA has replaced by a copy, for a stay that ``step`` reads although it does not read the tensor
-        of the stay in the program.
+        """Assigns a stay to another tensor, if XLA has replaced the step that writes this tensor by a copy.
 
-        The tensor that ``step`` reads instead is one of the same size. If XLA has replaced the last step that writes this
-        tensor, the stay becomes a stay of this tensor, which begins with that step.
+        In XLA's module, ``step`` reads the stay. In the program, it does not read the tensor of the stay, but another tensor
+        of the same size. If XLA has replaced the last step that writes this other tensor, the stay becomes a stay of it, which
+        begins with the replaced step.
         """
         for tensor, is_output in number:
             if is_output or tensor in stays_by_tensor or self._program.tensors[tensor].size != stay.size:

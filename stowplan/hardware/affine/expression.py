@@ -7,6 +7,8 @@ closed under composition.
 Every operation returns a normal form, so that a reshape and its inverse cancel. Loop index ``i`` runs over
 ``[0, extents[i])``. Simplifications use these ranges: a normal form is equal to the original expression for indices in these
 ranges, but perhaps not for others. Comments write ``a // b`` and ``a % b`` for quotients and remainders, as in Python.
+
+Unless a function says so, nothing here raises an error for expressions whose indices all have an extent.
 """
 
 from __future__ import annotations
@@ -183,7 +185,8 @@ def _partner(
 ) -> tuple[Division, Expression] | None:
     """The atom of another term that can be combined with a remainder, and the combined expression; None if there is none.
 
-    The sum of the two terms is ``factor`` times the combined expression; ``factor`` is that of the remainder.
+    ``factor`` is the factor of the remainder. The sum of the two terms is ``factor`` times the combined expression; if
+    ``within`` is not 0, the two only need to be equal modulo ``within``.
     """
     quotient: Expression | None = None
     for other, multiple in terms.items():

@@ -134,8 +134,8 @@ class Operator:
     options: tuple[Option, ...] = ()
     """The bank rule: all options that are allowed, the usual one first."""
     restricted: bool = False
-    """Whether the hardware's compute unit imposes the rule, as for convolutions, whose channels must be spread. Otherwise the
-    rule only requires that operands and outputs are spread alike."""
+    """Whether the hardware's compute unit imposes the bank rule, as for convolutions, whose channels must be spread. Otherwise
+    the rule only requires that operands and outputs are spread alike."""
 
 
 Statement = Copy | Operator
@@ -183,7 +183,7 @@ class Program:
         return (statement for statement in self.statements if isinstance(statement, Copy))
 
     def tensor(self, name: str, place: str) -> Tensor:
-        """The tensor with this name; raises InputError with ``place`` if there is none."""
+        """The tensor with this name. If there is none, it raises InputError, which says that the name occurs at ``place``."""
         tensor = self.tensors.get(name)
         if tensor is None:
             raise InputError(f"found unknown tensor {name!r}", place=place)
@@ -199,5 +199,5 @@ def identity(rank: int) -> tuple[Expression, ...]:
 
 
 def whole(tensor: Tensor, dynamic: bool = False) -> Load:
-    """A load that reads a complete tensor in its own shape."""
+    """A load that reads a complete tensor in its own shape; ``dynamic`` is that field of the load."""
     return Load(tensor.shape, (Piece(tensor.name, identity(len(tensor.shape))),), dynamic)

@@ -6,6 +6,7 @@ the array that the operator sees, which a load assembles from tensors. Element `
 banks``. An array that is not spread is in one bank, from which all banks read it. See docs/reference/bank-mapping.md.
 
 Source: Zheng et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators" (2020, arXiv 2002.12798), section 2.2.
+Nothing here raises an error.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from stowplan.hardware.affine.program import UNSPREAD, Option
 
 
 def elementwise(rank: int, operands: int, outputs: int = 1) -> tuple[Option, ...]:
-    """Rule of an element-wise operation: all operands and outputs are spread along the same dimension, which may be any.
+    """Rule of an element-wise operation: all operands and outputs are spread along the same dimension, or none is spread.
 
-    ``rank`` is the rank of all of them. The option for the outermost dimension comes first.
+    ``rank`` is the rank of each operand and output; ``operands`` and ``outputs`` are their numbers. The option for the
+    outermost dimension comes first.
     """
     return tuple((dimension,) * (operands + outputs) for dimension in (*range(rank), UNSPREAD))
 
@@ -55,10 +57,10 @@ def convolution(data_features: int, kernel_inputs: int, result_features: int) ->
 
 
 def pool(window: Sequence[int]) -> tuple[Option, ...]:
-    """Rule of pooling: input and output are spread along the same dimension, in which the window has size 1.
+    """Rule of pooling: input and output are spread along the same dimension, in which the window has size 1, or not at all.
 
-    ``window`` has the size of the window in each dimension. Options with a later dimension come first, because the last such
-    dimension usually counts channels.
+    ``window`` has the size of the window in each dimension. Options with a later dimension come first, because the last
+    dimension in which the window has size 1 usually counts channels.
     """
     free = [dimension for dimension, size in enumerate(window) if size == 1]
     return tuple((dimension, dimension) for dimension in (*reversed(free), UNSPREAD))
@@ -68,7 +70,17 @@ def reduction(rank: int, dimensions: Sequence[int], operands: int = 1, outputs: 
     """Rule of a reduction over some dimensions.
 
     Operands and outputs may be spread along a dimension that is not reduced. Operands may also be spread along a reduced
-    dimension: then the matrix unit adds up the partial results of the banks, and the outputs are not spread.
+    dimension: then the matrix unit adds up the partial results of the banks, and the outputs are not spread. Last comes the
+    option in which nothing is spread.
+
+    Parameters
+    ----------
+    rank
+        Rank of the operands.
+    dimensions
+        The dimensions that are reduced.
+    operands, outputs
+        Numbers of operands and outputs.
     """
     free = [axis for axis in range(rank) if axis not in dimensions]
     options = [(*(axis,) * operands, *(output_axis,) * outputs) for output_axis, axis in enumerate(free)]
@@ -77,5 +89,5 @@ def reduction(rank: int, dimensions: Sequence[int], operands: int = 1, outputs: 
 
 
 def unspread(operands: int, outputs: int) -> tuple[Option, ...]:
-    """Rule of an operator that needs every operand and output in one bank."""
+    """Rule of an operator that needs each operand and each output in a single bank; the arguments are their numbers."""
     return ((UNSPREAD,) * (operands + outputs),)

@@ -19,6 +19,7 @@ from stowplan.hardware.program import Program, ProgramStep
 from stowplan.hardware.targets import Target
 from stowplan.models.memory_mapping.problem import MAX_TABLE_USES, Table
 
+#: Values of the fields ``format`` and ``version`` of files of measurements.
 FORMAT = "stowplan.measurements"
 VERSION = 1
 

@@ -1,4 +1,8 @@
-"""Builds a memory-mapping problem from a program, a target and a cost model."""
+"""Builds a memory-mapping problem from a program, a target and a cost model.
+
+A *use* is a read or a write of one tensor by one step. A *cost model* gives the latency of a step, depending on which of its
+uses are served from fast memory.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,8 @@ from stowplan.models.memory_mapping.problem import AliasRule, Loop, Piece, Probl
 #: by signatures of instructions with a learned prediction.
 CostModel = Literal["roofline", "table", "measured", "signatures"]
 
-#: Latency of one run of a step: the maximum of some affine pieces, or a table.
+#: Latency of one run of a step: the maximum of some pieces, which are affine functions of the uses in fast memory, or a table
+#: with an entry for each choice of them.
 Latency = tuple[Piece, ...] | Table
 
 

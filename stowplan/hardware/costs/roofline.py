@@ -10,7 +10,9 @@ fixed overhead (Williams, Waterman and Patterson, 2009):
                    slow reads / slow read bandwidth + slow writes / slow write bandwidth
                    + fast reads / fast read bandwidth + fast writes / fast write bandwidth)
 
-The times of slow and fast traffic are added, so that a step never becomes slower if one more use moves to the faster memory.
+The speeds and the overhead are those of the target (:class:`~stowplan.hardware.targets.Target`). *Slow* and *fast* reads and
+writes are bytes in slow and fast memory. A *use* is a read or a write of one tensor by one step. The times of slow and fast
+traffic are added, so that a step never becomes slower if one more use moves to the faster memory.
 ``docs/results/costs.md`` compares this formula with others on a compiler's estimates. A step that neither computes nor moves
 anything, such as the allocation of a buffer, takes no time.
 
@@ -19,6 +21,9 @@ The model is exact at both. For other choices of fast uses, the latency decrease
 fast use, but not below a floor, as in the roofline model. The saving of the compiler's plan is divided among the plan's fast
 uses in proportion to the roofline's savings. The other uses save in the same proportion, but no more than in the roofline
 model.
+
+Latencies are returned as *pieces* (:class:`~stowplan.models.memory_mapping.problem.Piece`), affine functions of the uses that
+are in slow or fast memory. The latency is the maximum of the pieces. Nothing in this module raises an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Descriptions of chips with banked on-chip memory, from TOML files such as ``inferentia.toml``."""
+"""Descriptions of chips with banked on-chip memory, from TOML files such as ``inferentia.toml``.
+
+A *bank* is one of many equal parts of the on-chip memory that work in parallel. :func:`target_names` returns the names of the
+targets that come with this package. :func:`load_target` loads a target by its name or the path of a file, and
+:func:`decode_target` decodes the contents of a file. Both raise InputError for a target that is missing or not valid.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from stowplan import files
 from stowplan.errors import InputError
 from stowplan.hardware.targets.toml_files import MAX_TARGET_BYTES, Bytes, BytesPerSecond, TargetFiles, decode_toml, is_path
 
+#: Values of the fields ``format`` and ``version`` of target files.
 FORMAT = "stowplan.bank_target"
 VERSION = 1
 

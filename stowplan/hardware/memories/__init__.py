@@ -1,7 +1,8 @@
 """Descriptions of devices with several memories, such as microcontrollers, for banked packing.
 
 The memories are called *banks*. Descriptions have their sizes and costs of access, and come from files such as
-``stm32h743.toml``.
+``stm32h743.toml``. :func:`target_names` returns the names of the devices in this package. :func:`load_target` loads a device by
+its name or the path of a file; it raises InputError if the device is missing or not valid.
 """
 
 from __future__ import annotations

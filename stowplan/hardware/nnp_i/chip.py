@@ -2,7 +2,8 @@
 
 A proposal is first rectified (:mod:`stowplan.hardware.nnp_i.compiler`). *Epsilon* is the fraction of all bytes whose tier the
 rectification changed. If it is 0, one inference runs and is measured. A *memory map* assigns a tier to the weights and to the
-output of every layer; tiers are numbers from 0, the slowest one. Shapes of arrays are in brackets: ``[K, N, 2]``.
+output of every layer; tiers are numbers from 0, the slowest one. If tiers are *address spaces*, every tensor also has an offset
+in its tier. Shapes of arrays are in brackets: ``[K, N, 2]``.
 
 Source: Khadka et al., ICLR 2021, algorithm 1.
 """

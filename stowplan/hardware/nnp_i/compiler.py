@@ -1,5 +1,8 @@
 """Creates memory maps by simple rules, in the manner of a native compiler, in one pass over the layers.
 
+A *memory map* assigns a tier to the weights and to the output of every layer. The output of a layer is also called an
+activation.
+
 Khadka et al. (ICLR 2021) call the chip's compiler "a collection of heuristic rules specific to the compute and memory capacity
 of the hardware". The rules of the product are not public; those in this module are of the same sort. A proposed memory map that
 cannot be executed, because it exceeds the capacity of a tier, is *rectified*: similar rules change it to one that can be

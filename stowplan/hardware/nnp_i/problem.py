@@ -1,8 +1,8 @@
 """Builds the tier-placement problem of a network on a target, and computes latencies of memory maps.
 
-A *memory map* assigns a tier to the weights and to the output of every layer. The problem has sizes in bytes and computation
-times in picoseconds, where the network has numbers of elements and of operations. It also has features of the layers, which are
-inputs of learned policies.
+A *memory map* assigns a tier to the weights and to the output of every layer. The network has numbers of elements and of
+operations; the problem has sizes in bytes and computation times in picoseconds instead. The problem also has features of the
+layers, which are inputs of learned policies.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from stowplan.hardware.nnp_i.target import TierTarget
 from stowplan.log import bounded
 from stowplan.models.tier_placement.problem import Layer, Problem, Tier
 
-#: Names of the features of a layer, in the order of table 1 of Khadka et al., ICLR 2021.
+#: Names of the features of a layer, in the order of table 1 of Khadka et al., ICLR 2021. ``ifm`` is the input feature map and
+#: ``ofm`` the output feature map. :func:`node_features` says what the other abbreviations mean.
 FEATURES = (
     "op_id",
     "weight_size",
@@ -139,6 +140,7 @@ def build_problem(
     )
 
 
+#: An array with an integer for each layer.
 IntArray = npt.NDArray[np.int64]
 
 
@@ -146,7 +148,7 @@ def layers_ps(problem: Problem, weight_tiers: Sequence[int], output_tiers: Seque
     """The latency of every layer in ps for a memory map, which is given by the tier of each layer's weights and output.
 
     A layer takes the time of its computation or of its memory traffic, whichever is longer, plus its overhead. Inputs of the
-    network are read from tier 0, the slowest one.
+    network are read from tier 0, the slowest one. Raises IndexError if a layer has no tier or a tier does not exist.
     """
     tiers, latencies = problem.tiers, []
     for number, layer in enumerate(problem.layers):

@@ -1,5 +1,10 @@
 """Descriptions of chips with tiers of memory, for tier placement: tiers, speeds and overhead, from TOML files such as
-``nnp-i.toml``."""
+``nnp-i.toml``.
+
+:func:`target_names` returns the names of the targets that come with this package. :func:`load_target` loads a target by its
+name or the path of a file, and :func:`decode_target` decodes the contents of a file. Both raise InputError for a target that is
+missing or not valid.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +24,7 @@ from stowplan.hardware.targets.toml_files import (
     duration_ps,
 )
 
+#: Values of the fields ``format`` and ``version`` of target files.
 FORMAT = "stowplan.tier_target"
 VERSION = 1
 

@@ -44,8 +44,8 @@ class Input(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     constant: float = 0.0
     """Value of the operand for the port ``constant``."""
     is_counted: bool = False
-    """Whether the operand is the value of ``skip`` threads ago, whenever it arrived; otherwise it is the value that arrived
-    ``delay`` clocks ago."""
+    """How the value is found at the port. If true, values are counted: the operand is the value that belongs to the thread
+    ``skip`` threads ago, at whatever clock it arrived. Otherwise the operand is the value that arrived ``delay`` clocks ago."""
 
 
 class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -223,7 +223,10 @@ def _describe(source: Input, tile: Tile) -> str:
 
 
 def configure(problem: Problem, plan: Plan) -> Configuration:
-    """Creates the tables that program a machine according to a plan. The plan must be valid, which is not checked."""
+    """Creates the tables that program a machine according to a plan.
+
+    The plan must be valid, which is not checked: an invalid one gives wrong tables, or an AssertionError or IndexError.
+    """
     machine, ii, flow = problem.machine, plan.ii, problem.flows
     names = [link.name for link in machine.links]
     words = _received(problem, plan)

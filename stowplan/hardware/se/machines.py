@@ -146,8 +146,8 @@ machine_names = _FILES.names
 
 #: Descriptions of the machines of the mapper Morpher.
 _FOREIGN = {
-    "adres-4x4": "mesh like that of the CGRA ADRES, as the mapper Morpher models it: a value crosses one tile per clock; "
-    "loads and stores are in the first column",
+    "adres-4x4": "mesh of processing elements (tiles) like that of the CGRA ADRES, as the mapper Morpher models it: a value "
+    "crosses one tile per clock; loads and stores are in the first column",
     "hycube-4x4": "the CGRA HyCUBE, as the mapper Morpher models it: a value crosses up to four tiles per clock; "
     "loads and stores are in the first column",
 }
@@ -163,8 +163,8 @@ def describe_machine(name: str) -> str:
     long = next((long_name for long_name, short in _LONG_NAMES.items() if short == name), None)
     if long is not None:
         return (
-            f"Streaming Engine (also {long}), a published CGRA: a column of tiles with links to the tiles one and two "
-            "positions away"
+            "Streaming Engine, a published CGRA: a column of tiles with links to the tiles one and two positions away; "
+            f"{long} is another name of this target"
         )
     if name in _FOREIGN:
         return _FOREIGN[name]

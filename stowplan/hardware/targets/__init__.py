@@ -1,6 +1,8 @@
 """Descriptions of machines with a slow and a fast memory: sizes, copy engines, speeds, and what XLA needs to compile for them.
 
-:func:`load_target` loads a target by its name or from a file. ``docs/reference/targets.md`` describes the file format.
+:func:`load_target` loads a target by its name or from a file, :func:`decode_target` decodes the contents of a file, and
+:func:`target_names` returns the names of the targets in this package. The first two raise InputError for a target that is
+missing or not valid. ``docs/reference/targets.md`` describes the file format.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ from stowplan.hardware.targets.toml_files import (
     duration_ps,
 )
 
+#: Values of the fields ``format`` and ``version`` of target files.
 FORMAT = "stowplan.target"
 VERSION = 1
 
@@ -120,7 +123,8 @@ class XlaChip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     copy_engines: int = 4
     """Largest number of copies at the same time. They share the bandwidth of slow memory."""
     link_bandwidth: BytesPerSecond | None = None
-    """Bandwidth of a link to a neighbouring chip, in one direction; None if it is not known. Then collectives cost nothing."""
+    """Bandwidth of a link to a neighbouring chip, in one direction. None if it is not known; then collective operations
+    between chips cost nothing."""
     host_bandwidth: BytesPerSecond = BytesPerSecond(16_000_000_000)
     """Bandwidth of the link to the host, in one direction; the default is an assumption."""
 

@@ -23,6 +23,7 @@ from stowplan.errors import InputError, naming
 
 PS_PER_SECOND = 10**12
 
+#: A number and a unit, and the factors of the prefixes of units.
 _QUANTITY = re.compile(r"([+-]?[0-9]{1,15}(?:\.[0-9]{1,12})?)\s*(\S+)")
 _DECIMAL = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
 _BINARY = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -59,7 +60,7 @@ class Quantity(int):
 
 
 def _of(unit: str, prefixes: dict[str, int] = _DECIMAL) -> dict[str, int]:
-    """The unit with each prefix, with its size in units without a prefix."""
+    """Returns the unit with each prefix, such as ``kHz``, and the number of units without a prefix that it stands for."""
     return {f"{prefix}{unit}": scale for prefix, scale in prefixes.items()}
 
 
@@ -88,7 +89,10 @@ class Picoseconds(Quantity, example="0.6 us", units={"ps": 1, "ns": 10**3, "us":
 
 
 def decode_hook(kind: type, value: Any) -> Any:
-    """Parses a quantity; msgspec calls this function, its ``dec_hook``, for types that it does not know."""
+    """Parses a quantity; msgspec calls this function, its ``dec_hook``, for types that it does not know.
+
+    Raises ValueError if the text is no such quantity, and NotImplementedError for any other type.
+    """
     if issubclass(kind, Quantity):
         return kind.parse(value)
     raise NotImplementedError(kind)

@@ -25,12 +25,12 @@ from stowplan.verification import Verification
 #: Source of plans that this search found, as the provenance names it.
 SOURCE = "keep_close"
 
-#: Maximum number of plans of a run that are tried as starting points.
+#: Maximum number of valid plans of the run from which the search may start.
 MAX_PLANS = 50
 
 
 def stability_pass_of(kind: Kind[Any, Any], problem: Any, keep_close: Any, plans: Mapping[str, Any]) -> StabilityPass:
-    """Makes the pass that keeps a result close to the plan in the argument ``keep_close`` of :func:`stowplan.solve`.
+    """Makes the :class:`StabilityPass` for the argument ``keep_close`` of :func:`stowplan.solve`.
 
     Raises
     ------
@@ -86,7 +86,7 @@ class StabilityPass:
         return {} if self._earlier is None else {EARLIER: Start(self._earlier.plan, self._earlier.check)}
 
     def limits(self, options: Options, deadline: Deadline) -> tuple[Options, Deadline]:
-        """Options and deadline of the run, which leave a part of the time for the search after it."""
+        """Options and deadline of the run, which leave the part :data:`SHARE` of the time limit for the search after it."""
         run_share = 1 - SHARE
         if not options.deterministic:
             deadline = deadline.within(run_share * deadline.remaining)
@@ -102,8 +102,8 @@ class StabilityPass:
         )
 
     def remember(self, plan: Any, verdict: Verification[Any]) -> None:
-        """Remembers a valid plan of the run. If there are too many, the :data:`MAX_PLANS` best are kept, and of equally good
-        ones the first."""
+        """Remembers a valid plan of the run. If there are too many, only the :data:`MAX_PLANS` best are kept; among equally
+        good plans, those that came first."""
         assert verdict.objective is not None
         self._plans.append((verdict.objective, verdict.tie_break, plan, verdict))
         if len(self._plans) > 2 * MAX_PLANS:

@@ -28,8 +28,8 @@ def given(value: Any, kind: Kind[Any, Any]) -> KeepClose:
     Raises
     ------
     UsageError
-        It is neither a plan of the kind nor a :class:`KeepClose` with one, its earlier problem is of another kind or no
-        problem, or ``within`` is not a finite number of at least 0.
+        It is neither a plan of the kind nor a :class:`KeepClose` with one. Its earlier problem is of another kind, or no
+        problem. ``within`` is not a finite number of at least 0.
     InputError
         The plan is not valid for the earlier version of the problem that is given with it.
     """
@@ -81,7 +81,8 @@ def count_changes(problem: Any, earlier: Any, plan: Any) -> Counts:
 
 
 def needs_program(kind: str) -> UsageError:
-    """The error for a plan of another problem that does not name what its decisions are about. ``kind`` is the kind's title."""
+    """The error for a plan of another problem that does not name the objects, such as buffers, that its decisions are about.
+    ``kind`` is the kind's title."""
     return UsageError(
         f"found an earlier plan of another problem: plans of {kind} do not name all that they decide, "
         "expected the earlier version with it (--set hint_program=FILE)"
@@ -129,11 +130,12 @@ class ByValues:
         raise needs_program(kind_of(self.problem).title)
 
     def values(self, plan: Any) -> Sequence[Hashable]:
-        """The value of each decision in a plan."""
+        """The value of each decision in a plan, in the order of the decisions' numbers. Subclasses must define it."""
         raise NotImplementedError
 
     def plan(self, values: Sequence[Any], near: Any) -> Any:
-        """The plan with these values; None if there is none. ``near`` is a plan that has most of them."""
+        """The plan with these values; None if there is none. ``near`` is a plan that has most of them. Subclasses must define
+        it."""
         raise NotImplementedError
 
     def coupled(self, plan: Any) -> Callable[[int], Iterable[int]]:
@@ -159,7 +161,7 @@ class ByValues:
         return self.plan(values, plan)
 
     def improved(self, plan: Any, budget: Budget, ceiling: int) -> Iterable[Any]:
-        """Yields nothing; kinds may override it."""
+        """Yields no plans. Subclasses override it if their kind has a search of its own for closer plans."""
         return ()
 
     def differing(self, plan: Any) -> list[int]:

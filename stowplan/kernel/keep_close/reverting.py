@@ -25,14 +25,15 @@ MAX_PAIRS = 3000
 
 @dataclass(frozen=True)
 class CostLimit:
-    """The largest objective that a plan may have, in the unit of the kind, and the largest tie-break, a number that compares
-    plans of equal objective."""
+    """How good a plan must be. The *tie-break* is a second number, by which the verifier compares plans of equal objective;
+    smaller is better."""
 
     objective: int
+    """The largest objective that a plan may have, in the unit of the kind."""
     tie_break: int
+    """The largest tie-break that a plan may have."""
     not_above: tuple[int, int] | None = None
-    """Objective and tie-break of the earlier plan, than which a plan must not be worse; None if the earlier plan is not
-    valid."""
+    """Objective and tie-break of the earlier plan; no plan may be worse. None if the earlier plan is not valid."""
 
     def holds(self, verdict: Verification[Any]) -> bool:
         """Whether a plan is valid and good enough."""
@@ -60,9 +61,10 @@ def cost_limit(
     best, earlier
         Results of the verifier for the best plan and for the earlier one; ``earlier`` is None if that plan is not valid.
     within
-        How much worse than the best objective a plan may be, as a fraction of it.
+        How much worse than the best objective a plan may be, as a fraction of the best objective. If an objective consists of
+        two numbers, the fraction applies to the second, and the first may not become worse.
     baseline
-        Objective of the named baseline, if there is one.
+        Objective of the named baseline; None if the caller named none or it has no plan.
     """
     assert best.objective is not None
     if kind.asks_for_any(problem):
@@ -145,13 +147,17 @@ class RevertingSearch:
         return self.best
 
     def offer(self, plan: Any) -> bool:
-        """Makes a plan the best if it is good enough and differs less from the earlier plan, or as much and is better. Returns
-        whether it is the best now."""
+        """Makes a plan the best if it is good enough, and differs less from the earlier plan than the best one so far.
+
+        If both differ in equally many decisions, the plan with the smaller objective wins. Returns whether the given plan is
+        the best now. If ``plan`` is None, there is no plan, and the best one stays.
+        """
         judged = self._judge(plan)
         return judged is not None and self._keep(*judged)
 
     def _judge(self, plan: Any) -> tuple[Any, Verification[Any]] | None:
-        """A plan with its objective corrected, and its verification; None if it is not good enough."""
+        """Returns the plan with its objective corrected, and its verification; None if there is no plan or it is not good
+        enough."""
         if plan is None:
             return None
         self._budget.count_check()
@@ -164,7 +170,7 @@ class RevertingSearch:
         return (plan, verdict) if self._limit.holds(verdict) else None
 
     def _keep(self, plan: Any, verdict: Verification[Any]) -> bool:
-        """Makes a plan that is good enough the best if it differs less from the earlier plan, or as much and is better."""
+        """Makes a plan that is good enough the best under the conditions of :meth:`offer`; returns whether it did."""
         close = AcceptedPlan(plan, verdict, self._changes.counts(plan))
         if (close.changed, *_cost(verdict)) >= (self.best.changed, *_cost(self.best.check)):
             return False
@@ -187,7 +193,7 @@ class RevertingSearch:
                     return
 
     def _cheapest_first(self, groups: list[frozenset[int]]) -> list[frozenset[int]]:
-        """Sorts the groups by the increase of the objective when a group is reverted, divided by its number of decisions.
+        """Sorts the groups by how much the objective grows for each decision when the group is reverted.
 
         Groups that cannot be reverted come last. The order is unchanged if no increase is allowed, or if there is too little
         time.

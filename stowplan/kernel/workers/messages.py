@@ -17,8 +17,8 @@ from stowplan.kernel.context import Context, Options, Report
 from stowplan.kernel.kind import kind
 from stowplan.models.hint import Hint
 
-#: A candidate that returns later than this many seconds before its end was stopped by the limit: solvers check the clock only
-#: now and then.
+#: A candidate that returns later than this many seconds before its end counts as stopped by the limit: solvers check the clock
+#: only now and then, and may stop a little early.
 _CLOSE = 0.05
 
 
@@ -28,7 +28,8 @@ class CandidateId(msgspec.Struct, frozen=True):
     kind: str
     name: str
     place: str | None
-    """``module:name`` of the kind, because the parent's program may have registered it."""
+    """Where another process can import the kind, as ``module:name``: the parent's program may have registered a kind that a new
+    process does not know. None if the kind is not registered."""
 
     @classmethod
     def of(cls, kind: str, name: str) -> Self:

@@ -46,7 +46,7 @@ class WorkerPool:
     state
         State of the run, to which reports of workers are added.
     clock
-        Time of the run.
+        The clock of the run, which says when candidates start and how long they may work.
     options
         Options that candidates get.
     candidates
@@ -78,8 +78,8 @@ class WorkerPool:
 
     @property
     def could_win_ties(self) -> list[Candidate]:
-        """Running or stopped candidates whose plans would be preferred to the best plan if they are equally good
-        (:attr:`Best.order`)."""
+        """Running or stopped candidates whose plans would be preferred to an equally good best plan: those that started before
+        the candidate that found it (:attr:`Best.order`)."""
         best = self.state.best
         return [worker.candidate for worker in self._unfinished() if best is None or worker.number < best.order[0]]
 
@@ -152,7 +152,7 @@ class WorkerPool:
         self._give_turn(worker, job)
 
     def _give_turn(self, worker: Started, job: Job, *, fresh: bool = False) -> None:
-        """Gives a candidate a thread or a process, which is one that waits for a job or, with ``fresh``, a new one."""
+        """Gives a candidate a thread or a process. The process is one that waits for a job or, with ``fresh``, a new one."""
         if worker.candidate.in_thread:
             load = partial(self.state.kind.function, worker.candidate.name)
             worker.turn = ThreadTurn(worker.number, load, self.state.problem, job, self._messages)

@@ -91,8 +91,11 @@ class WorkerProcess(ChildProcess):
             thread.start()
 
     def assign(self, number: int, job: Job, messages: MessageQueue) -> ProcessTurn:
-        """Gives a job to this process, which must be waiting for one. When the process ends, a message without a report is
-        queued."""
+        """Gives a job to this process, which must be waiting for one, and returns the turn that runs it.
+
+        Reports of the candidate are put into ``messages`` together with ``number``. When the process ends, ``(number, None)``
+        is put there.
+        """
         with self.lock:
             turn = self.turn = ProcessTurn(self, number, job, messages)
             self.candidates.add(job.candidate)

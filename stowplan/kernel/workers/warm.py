@@ -27,7 +27,7 @@ from stowplan.process_memory import resident
 #: Environment variable; if it is 0, every job gets a new process.
 KEEP_VARIABLE = "STOWPLAN_KEEP_WORKERS"
 
-#: Seconds that a run waits at its limit for candidates to return, and seconds after which those that have not returned are
+#: Seconds that a run waits at its limit for candidates to return; and seconds after which candidates that have not returned are
 #: killed.
 STOP_SECONDS, LINGER_SECONDS = 0.1, 2.0
 
@@ -36,7 +36,8 @@ _PYTEST_VARIABLE = "PYTEST_CURRENT_TEST"
 
 
 class ProcessSettings(NamedTuple):
-    """The settings that a process was started with. A call in another folder or environment needs other processes."""
+    """The settings that a process was started with. A call in another folder or environment needs processes with other
+    settings."""
 
     executable: str
     """Path of the Python interpreter."""
@@ -196,7 +197,8 @@ class WarmWorkers:
                 process.kill()
 
     def _trim(self) -> None:
-        """Ends superfluous processes: first dead ones, then those that a call like the last one could not use."""
+        """Ends superfluous processes. Dead processes are ended first, then processes that a call like the last one could not
+        use."""
         with self._lock:
             fit = self._fitting()
             remaining = [*fit, *(process for process in self._waiting if process not in fit and process.is_alive)][

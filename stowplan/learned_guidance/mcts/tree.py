@@ -3,6 +3,12 @@
 There are B games with N nodes each and A actions. Node 0 is the root, and simulation i creates node i + 1. An *edge* is an
 action at a node; its value Q is the mean, over the simulations that passed it, of the discounted rewards from the edge on plus
 the value of the leaf. A logit of -inf marks an action as illegal.
+
+There are two methods of selection. *PUCT* is that of MuZero (Schrittwieser et al. 2020, appendix B): at each node, the action
+with the largest upper confidence bound. The *Gumbel method* (Danihelka et al. 2022) adds Gumbel noise to the logits at the root
+and divides the simulations among its actions by *sequential halving*: the worse half of the actions is given up, again and
+again. Its *improved policy* is the softmax of the logits plus a scaled Q; for an action without a visit, an estimate takes the
+place of Q (*completed Q*). Nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -54,7 +60,7 @@ class Tree(NamedTuple):
     gumbel: Floats2D
     """[B, A]: random part of the root's logits."""
     level: Ints2D
-    """[B, N]: how often the action of simulation i at the root has been visited before, in sequential halving."""
+    """[B, N]: for sequential halving, the number of earlier visits of the root's action that simulation i passes."""
     path: Ints3D
     """[B, N, 2]: edges (node, action) that the current simulation has passed."""
     depth: Ints

@@ -30,10 +30,11 @@ def as_text(
     rows: int = 16,
     columns: int = 72,
 ) -> str:
-    """The memory map and the copy channel as text; time runs to the right, offsets upwards.
+    """Text that shows the memory map, which says what each byte of fast memory holds at each step, and the copies of the
+    channel. Time runs to the right, and offsets upwards.
 
-    Each tensor has a letter, which repeats after 52 tensors; ``>`` marks copies in, ``<`` copies out, and ``^`` step ``now``.
-    The map has ``rows`` lines of at most ``columns`` characters.
+    Each tensor has a letter, which repeats after 52 tensors; ``>`` marks copies in, ``<`` copies out, and ``^`` step ``now``
+    (None marks no step). The map has ``rows`` lines of at most ``columns`` characters.
     """
     if 0 < problem.horizon < columns:
         # Every step gets the same whole number of characters.
@@ -69,12 +70,12 @@ Observation: TypeAlias = dict[str, npt.NDArray[Any]]
 #: Bound on the absolute values in an observation; nearly all are between -1 and 1.
 BOUND = 1e6
 
-#: Keys of the observation whose names differ from those in ``Observations``: Stable-Baselines3 makes a torch module of every
-#: key, and ``buffers`` is a method of torch modules.
+#: Keys of the environment's observation whose names differ from the fields of the package's ``Observations``: Stable-Baselines3
+#: makes a torch module of every key, and ``buffers`` is a method of torch modules.
 KEYS = {"buffers": "buffer_features"}
 
-#: The order in which actions are tried in place of an illegal one, until one is legal. The action that restricts later moves
-#: least comes first.
+#: The order in which the actions of the game (:class:`MMapGameEnv` explains them) are tried in place of an illegal one, until
+#: one is legal. The action that restricts later moves least comes first.
 _MOST_CAUTIOUS = (Action.DROP, Action.NOCOPY, Action.COPY)
 
 

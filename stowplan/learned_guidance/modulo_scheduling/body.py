@@ -22,7 +22,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 #: Number of clocks that stands for the distance between tiles that no links connect.
 MOST_CLOCKS = 1 << 20
 
-#: Weight for a pair without a path.
+#: Entry of a table of paths for two instructions that no path connects.
 NO_PATH = -(1 << 40)
 
 
@@ -54,7 +54,7 @@ class Body:
         """Words of memory of each tile."""
         timed = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
         self.places_decide = rules.max_delay is None and not timed
-        """Whether places determine times, except on cycles."""
+        """Whether the places of instructions determine their times, except for instructions on a cycle of edges."""
         self.tables = _tables(problem, structure)
         nothing = np.zeros((0, 0), np.int64)
         self.no_ahead = Ahead(nothing, nothing, nothing)

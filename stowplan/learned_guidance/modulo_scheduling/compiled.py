@@ -22,12 +22,14 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 #: Number of clocks between tiles without a link; it is beyond all limits of times.
 FAR = 1 << 30
 
-#: Weight for a pair without a path.
+#: Weight for two instructions that no path of constraints connects.
 NONE = -(1 << 50)
 
 
 class Tables(NamedTuple):
-    """Data that placing does not change. There are N instructions, G groups, T tiles, F flows, and P limits on requests.
+    """Data that placing does not change. There are N instructions, G groups, T tiles and F flows. There are P limits on the
+    number of *requests*, accesses to memory, that sets of tiles may make in one slot; if all hold, each request finds a port.
+    An *arc* joins two groups if an instruction of one sends values to an instruction of the other over links.
 
     The instructions of a *group* must be on the same tile. Clocks count from the issue of an instruction.
     """
@@ -113,7 +115,8 @@ class State(NamedTuple):
     group_tile: Ints
     """[G] tile of each group; -1 if not decided."""
     open_tiles: Bools2D
-    """[G, T] tiles that links, siblings and bound variables allow for a group, given the tiles of the others."""
+    """[G, T] tiles that are still possible for a group, given the tiles of the others: those that links, siblings, and
+    variables with a fixed tile allow."""
     load: Ints
     """[T] instructions of all groups on the tile."""
     words: Ints
@@ -257,8 +260,10 @@ def legal_places(
     mask: Bools2D,
     ready: Ints,
 ) -> int:
-    """Compute the legal places ``mask`` [T, II] of an instruction, and ``ready`` [T], the earliest clock at which its operands
-    have arrived on each tile (-1 for an excluded tile); return the number of legal places.
+    """Compute the legal places of an instruction, and return their number.
+
+    The legal places are written to ``mask`` [T, II]. The earliest clock at which the operands have arrived on each tile is
+    written to ``ready`` [T]; it is -1 for an excluded tile.
 
     ``slots`` and ``room`` are the numbers of instructions, and of words of variables, that each tile can hold. ``max_delay`` is
     the number of clocks that a value may wait for its consumer.

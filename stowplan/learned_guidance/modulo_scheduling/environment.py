@@ -27,8 +27,8 @@ Shaping = Literal["none", "placed"]
 #: Iterations whose cycles the reward counts.
 ITERATIONS = 16
 
-#: Reward of an illegal placement, or of one after which no place is legal. It is less than that of nearly all complete
-#: mappings: the best one earns at most -1.
+#: Reward of an illegal placement, or of one after which no place is legal. It is less than the reward of nearly all complete
+#: mappings; the best mapping earns at most -1.
 FAILURE = -3.0
 
 #: The action space allows intervals up to this much above the lower bound, unless limits are given.
@@ -48,7 +48,7 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
     ----------
     problem
         A problem, the path of a problem file, several of these, from which each episode draws one, or a function that returns a
-        problem for each episode. The default is the distance kernel.
+        problem for each episode. The default is :func:`demo_problem`.
     ii
         Initiation interval (II) of the episodes. By default it begins at the lower bound. It rises by 1 after a failed episode
         of the problem and falls by 1 after a successful one.
@@ -72,8 +72,8 @@ class ModuloSchedulingEnv(gymnasium.Env[Observation, np.int64]):
     Raises
     ------
     InputError
-        If a problem has no instructions, cannot be mapped, or is larger than the spaces, if an option is unknown, or if a
-        function draws the problems and there are no ``limits``.
+        If a problem has no instructions, cannot be mapped, or is larger than the spaces. If an option is unknown. If a function
+        draws the problems and there are no ``limits``.
     UsageError
         If ``ii`` or ``iterations`` is not a whole number of at least 1.
     """

@@ -27,8 +27,8 @@ class Mapping:
     """A partial mapping of a problem at one initiation interval (II).
 
     The instructions are placed in :attr:`order`, each on a tile and in a slot. The time of an instruction is the earliest clock
-    of its slot that the operands allow. If a recurrence, ``max_delay`` or a pin requires it, instructions placed before are
-    delayed by whole IIs, in the same place.
+    of its slot that the operands allow. If a recurrence, a pin, or the rule ``max_delay`` (the most clocks that a value may
+    wait) requires it, instructions that were placed before are delayed by whole IIs, in the same place.
 
     Parameters
     ----------
@@ -45,8 +45,8 @@ class Mapping:
     Raises
     ------
     InputError
-        If the II is not between 1 and the depth of the spoke RAM, if ``fixed`` names an unknown instruction or breaks a rule,
-        or as :class:`Body` raises it.
+        If the II is not between 1 and the depth of the spoke RAM, or if ``fixed`` names an unknown instruction or breaks a
+        rule. Also under the conditions that :class:`Body` lists.
     """
 
     def __init__(
@@ -237,8 +237,8 @@ Choice: TypeAlias = Callable[[Sequence[Mapping]], Sequence[tuple[int, int]]]
 class Player(ABC):
     """Completes many mappings side by side. Each step takes the likeliest place or draws one; no placement is undone.
 
-    If the mappings are of one problem at one interval, a stuck mapping can be replaced by a copy of one that is not stuck, as
-    in the resampling of a particle filter.
+    If all mappings are of one problem at one interval, a stuck mapping can be replaced by a copy of one that is not stuck.
+    Particle filters resample in this way.
     """
 
     @abstractmethod

@@ -39,15 +39,25 @@ CLASSES = {
 }
 _CLASS = {op: number for number, ops in enumerate(CLASSES.values()) for op in ops}
 
-#: First columns of a node. One column for each class of operations follows, and one for all other operations.
+#: First columns of a node. One column for each class of operations follows, and one for all other operations. Counts and sizes
+#: are scaled to numbers of about 1.
+#:
+#: - ``height``, ``depth``: clocks from the issue to the last one after it, and from the first one to it, as parts of the
+#:   longest path; ``slack``: 1 minus both
+#: - ``producers``, ``consumers``, ``siblings``: numbers of such instructions; ``reach``: instructions at most two edges away
+#: - ``recurrent``: whether it is on a recurrence; ``self_loop``: whether it passes a value to itself
+#: - ``carried_in``, ``carried_out``: whether it reads a value of an earlier iteration, or makes one for a later iteration
+#: - ``source``, ``sink``: whether it has no producer, or no consumer, in its own iteration
+#: - ``apart``: number of groups that must be on other tiles; ``group``: size of its own group; ``words``: memory of this group
+#: - ``variables``: number of its variables; ``bound``: whether one of them has a fixed tile; ``pinned``: whether it has a pin
 NODE_COLUMNS = (
     "height", "depth", "slack", "producers", "consumers", "recurrent", "self_loop", "carried_in", "carried_out",
     "source", "sink", "siblings", "apart", "variables", "group", "words", "bound", "pinned", "reach",
 )  # fmt: skip
 NODE_FEATURES = len(NODE_COLUMNS) + len(CLASSES) + 1
 
-#: Columns of an edge: distance (capped), and whether it is in a recurrence, carries data over links, or joins instructions of a
-#: group.
+#: Number of columns of an edge: its distance (capped), and whether it is in a recurrence, whether it carries data over links,
+#: and whether it joins instructions of a group.
 EDGE_FEATURES = 4
 
 
@@ -255,7 +265,7 @@ class Limits:
 
     @classmethod
     def of(cls, problems: list[Problem] | tuple[Problem, ...], slots: int | None = None) -> Limits:
-        """Return the smallest limits for these problems, of which there must be at least one. ``slots`` is the largest II; by
+        """Return the smallest limits for these problems. There must be at least one problem. ``slots`` is the largest II; by
         default, the largest one for which a spoke RAM has room."""
         views = [view_of(problem) for problem in problems]
         return cls(

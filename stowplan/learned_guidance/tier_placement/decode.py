@@ -2,11 +2,11 @@
 
 A *map* gives the weights and the output of each layer a tier. No tensor makes a layer slower in a faster tier, so fast memory
 should be full, and the policy decides which tensors take priority. The method *filled*, which is compiled, works as follows.
-Tensors are considered in the order of their odds for the fastest tier, and each is placed there if there is room at every step
-of its life. The next tier takes the remaining tensors in the order of their odds for it or a faster tier. Then tensors that
-save no time in their tier, because their layers wait for something else, are removed to make room for others. The cost model
-evaluates a map in microseconds, so several maps are filled from one posterior, the probabilities of a policy, and the best map
-is kept.
+Tensors are considered in the order of their odds for the fastest tier. Each is placed there if there is room at every step of
+its life; a *step* is the execution of one layer. The next tier takes the remaining tensors in the order of their odds for it or
+a faster tier. Then tensors that save no time in their tier, because their layers wait for something else, are removed to make
+room for others. The cost model evaluates a map in microseconds, so several maps are filled from one posterior, the
+probabilities of a policy, and the best map is kept.
 """
 
 from __future__ import annotations

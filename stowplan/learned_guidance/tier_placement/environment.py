@@ -35,8 +35,8 @@ class _Placed(NamedTuple):
 class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
     """Places a network on a simulated chip. An episode has one step, the proposal of a complete memory map.
 
-    The reward is that of algorithm 1 of Khadka et al., times 5: the speedup over the compiler's own map, or minus the fraction
-    of the bytes that the compiler had to move to another tier, if it moved any.
+    The reward is 5 times that of algorithm 1 of Khadka et al. If the compiler moved no tensor of the proposal to another tier,
+    it is the speedup over the compiler's own map. Otherwise it is minus the fraction of the bytes that the compiler moved.
 
     An action has 2N tiers: entry ``2 i`` for the weights of layer i and entry ``2 i + 1`` for its output.
 
@@ -58,7 +58,7 @@ class TierPlacementEnv(gymnasium.Env[Observation, npt.NDArray[np.int64]]):
     Raises
     ------
     InputError
-        If a problem has no node features, has no map, or is larger than the spaces, if an option is unknown, or if a function
+        If a problem has no node features, has no map, or is larger than the spaces. If an option is unknown. If a function
         draws the problems and ``layers`` is None.
     UsageError
         If ``layers``, ``edges`` or ``tiers`` is not a whole number of at least 1.

@@ -1,8 +1,8 @@
 """Files of agents: checkpoints, from which training continues, and policies.
 
 Both are torch archives of plain values and tensors. Loading a file does not execute code from it. A file is written under a
-temporary name and then renamed. It contains a format and a version, like all files of the package, the agent's configuration,
-its provenance, and the agent's own values.
+temporary name and then renamed. Like all files of the package, it contains a format and a version. It also contains the agent's
+configuration, its *provenance* (how it was trained, and on which problems), and the agent's own values.
 """
 
 from __future__ import annotations

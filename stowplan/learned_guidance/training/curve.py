@@ -1,4 +1,5 @@
-"""A training curve as a CSV file with one row for each report. The agent names the columns."""
+"""A training curve as a CSV file with one row for each report. A *report* has the results of one iteration of training, such as
+the mean loss. The agent names the columns."""
 
 from __future__ import annotations
 
@@ -79,7 +80,7 @@ class CurveFile:
 class Column:
     """Annotates a field of a :class:`Report` with the format of its numbers, and with column names.
 
-    A field with several names is a tuple, or None.
+    If a field has several column names, its value is a tuple with a number for each of them, or None.
     """
 
     names: tuple[str, ...] = ()
@@ -124,7 +125,7 @@ class Tally(Generic[L]):
     """Data collected between two reports."""
 
     results: list[float] = field(default_factory=list)
-    """Result of each episode."""
+    """Result of each episode, for example its return; each agent defines what the number is."""
     losses: list[L] = field(default_factory=list)
     """Losses of each training step."""
     moves: int = 0

@@ -84,7 +84,8 @@ class Allowance:
 
 
 class Counts(NamedTuple):
-    """Counts of the training so far, for the provenance of files."""
+    """Counts of the training so far, for the provenance of files
+    (:class:`~stowplan.learned_guidance.training.checkpoint.Provenance`)."""
 
     training_steps: int
     """Number of updates of the network."""
@@ -117,7 +118,9 @@ class BaseTrainer(ABC, Generic[C, P]):
     """
 
     CHECKPOINT: ClassVar[FileFormat[Any]]
+    """Format of the agent's checkpoints."""
     POLICY: ClassVar[PolicyFormat[Any, Any]]
+    """Format of the agent's policy files."""
     COLUMNS: ClassVar[tuple[str, ...]]
     """Names of the columns of the training curve."""
 
@@ -127,7 +130,7 @@ class BaseTrainer(ABC, Generic[C, P]):
         self.problems, self.config, self.seed = tuple(problems), config, whole("seed {}", seed, 0)
         self._clock, self._began = clock, clock()
         self.is_whole = True
-        """Whether the state is the state at the end of an iteration, from which a run can continue."""
+        """Whether the trainer is in the state at the end of an iteration, from which a run can continue."""
         self._stored_state: bytes | None = None
         """The state at the end of an earlier iteration, encoded as a file."""
         self._store_from = 0.0
@@ -161,8 +164,8 @@ class BaseTrainer(ABC, Generic[C, P]):
     def iterate(self, allowance: Allowance | None = None) -> P | None:
         """Do one iteration; return its report, or None if there is nothing to report.
 
-        If the allowance runs out, the iteration stops early. Its results so far contribute to the best plans and the policy,
-        but a checkpoint has the state at the end of an earlier iteration, so that a resumed run repeats the interrupted one.
+        If the allowance runs out, the iteration stops early. Its results so far contribute to the best plans and the policy. A
+        checkpoint has the state at the end of an earlier iteration, so that a resumed run repeats the interrupted one.
         """
         if self._stored_state is None or self.ends_early or self._clock() >= self._store_from:
             self._store_state()

@@ -3,6 +3,8 @@
 A *layout* says along which dimension a tensor is spread over the banks of on-chip memory. An *option* is a way to compute an
 operator, with a layout for each tensor that it reads or writes. Every tensor has its *own* layout, in which it is written or,
 for an input of the program, loaded. A tensor on chip can be copied to other layouts.
+
+A hint must be a valid plan; then nothing here raises an error.
 """
 
 from __future__ import annotations
@@ -71,7 +73,7 @@ class Model:
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
-        """The plan of a solution, with its objective.
+        """Returns the plan of a solution, with its objective.
 
         Parameters
         ----------
@@ -184,8 +186,8 @@ def _add_layouts(built: Model) -> None:
 
 
 def _add_capacity(built: Model) -> None:
-    """Require that the tensors and copies of every set in :attr:`Structure.crowded` fit, counted in whole units and rests
-    (:attr:`Structure.unit`)."""
+    """Require that the tensors and copies of every set in :attr:`Structure.crowded` fit. A size is counted as a number of whole
+    units and a rest (:attr:`Structure.unit`)."""
     problem, structure, unit = built.problem, built.structure, built.structure.unit
     layouts: dict[int, list[int]] = {}
     for tensor, layout in built.copies:

@@ -11,6 +11,8 @@ In the first stage, only the columns of large tensors must be integral, in the n
 the last stage all. Each stage is a relaxation of the next one, so its bound is a bound for the problem. The few large tensors
 decide nearly all of the objective. The first stage takes seconds, while the whole problem would take minutes, and its rounded
 solution is nearly as good as its bound. From such a start, the next stage can fix most of its columns by their reduced costs.
+
+Nothing here raises an error for a valid problem and a valid plan.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ class Model:
         return point
 
     def extract(self, values: FloatArray) -> Plan:
-        """The plan of a solution, with its objective.
+        """Returns the plan of a solution, with its objective. It may exceed the capacity if the solution was rounded.
 
         Parameters
         ----------
@@ -180,7 +182,8 @@ class _Program(Program):
                 self.copy_columns[tensor, layout] = self.column(cost=price, integer=False, name=name)
 
     def _option_columns(self, number: int, at: int, layout: int) -> list[int]:
-        """The columns of those options of operator ``number`` that have this layout at access ``at``."""
+        """The columns of the options of operator ``number`` that have this layout at position ``at`` of its reads and
+        writes."""
         first = self.option_columns[number]
         return [first + k for k, option in enumerate(self.problem.operators[number].options) if option[at] == layout]
 
@@ -297,7 +300,7 @@ _HEURISTICS = ("rins", "rens", "root_reduced_cost")
 
 
 def stages_of(built: Model) -> list[MatrixModel]:
-    """The stages, as matrices with an increasing number of integer columns. The last one is the whole problem.
+    """Returns the stages, as matrices with an increasing number of integer columns. The last one is the whole problem.
 
     A stage that would have no more integer columns than the stage before it, or as many as there are columns of tensors, is
     left out. The result has between one and three stages.
@@ -321,7 +324,7 @@ def stages_of(built: Model) -> list[MatrixModel]:
 
 
 def solve_stage(matrix: MatrixModel, options: Options, on_point: Callable[[FloatArray], None] | None = None) -> Outcome:
-    """Solve one of :func:`stages_of` with HiGHS.
+    """Solve one stage, as :func:`stages_of` returns it, with HiGHS. ``options`` has limits and a start.
 
     ``on_point`` is called with every better solution ``[columns]``, in which the integer columns of the stage are integral.
     """

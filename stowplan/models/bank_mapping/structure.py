@@ -3,10 +3,11 @@
 A *layout* says along which dimension a tensor is spread over the banks of on-chip memory; *unspread* is in a single bank. An
 *option* is a way to compute an operator, with a layout for each tensor that it reads or writes. Every tensor has its *own*
 layout, in which it is written or, for an input, loaded. It stays on chip during its whole life or is in main memory. Readers
-that need another layout of a tensor on chip read a copy.
+that need another layout of a tensor on chip read a copy. A *view* is a rearranged copy of elements of a tensor, and counts as a
+layout of it.
 
 Costs are *weighted bytes*: bytes that are copied between banks times ``copy_weight``, plus bytes that are moved to or from main
-memory times ``off_chip_weight``.
+memory times ``off_chip_weight``. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ def own_layouts(problem: Problem, options: Sequence[int]) -> list[int]:
 
 
 def copies_of(problem: Problem, tensor: int, own: int, options: Sequence[int]) -> dict[int, int]:
-    """For each layout that a tensor on chip must be copied to, the first operator that reads it in this layout.
+    """Returns the copies that a tensor on chip needs: for each layout of a copy, the first operator that reads the tensor in
+    it.
 
-    ``own`` is the tensor's own layout.
+    ``own`` is the tensor's own layout, and ``options`` has the index of the option of each operator.
     """
     copies: dict[int, int] = {}
     for number, at in problem.readers[tensor]:
@@ -149,7 +151,8 @@ def rests_at(problem: Problem, structure: Structure, plan: Plan) -> list[int]:
 
 
 def analyse(problem: Problem) -> Structure:
-    """Determine which decisions are fixed in some best plan, the possible layouts, and the crowded sets of a problem."""
+    """Determine the facts of :class:`Structure` for a problem: which decisions are fixed in some best plan, which layouts are
+    possible, and which sets of tensors are crowded."""
     count = len(problem.tensors)
     readable = tuple(_readable(problem, tensor) for tensor in range(count))
     gain = tuple(off_chip_cost(problem, tensor) - on_chip_cost(problem, tensor) for tensor in range(count))

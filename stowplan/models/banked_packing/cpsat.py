@@ -2,6 +2,8 @@
 
 The relaxation only requires that the buffers that are live in a bank at the same time have no more bytes than the bank. No plan
 costs less than its optimum. If there are offsets for the buffers in the banks of the optimum, they are an optimal plan.
+
+A hint must be a valid plan; then nothing here raises an error except KeyError, which is documented where it can come up.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ class Model:
     def __init__(self, problem: Problem, *, offsets: bool = True, cuts: Sequence[Cut] = ()):
         self.problem, self.model = problem, cp_model.CpModel()
         self.places = Places(self.model, placement_of(problem))
-        """Variables that assign buffers to banks. A buffer that fits into no bank makes the model infeasible."""
+        """Variables that assign buffers to banks (:class:`~stowplan.models.placement.cpsat.Places`). A buffer that fits into no
+        bank makes the model infeasible."""
         costs = {(number, bank): problem.cost(number, bank) for number, bank in self.places.inside}
         self.unit = gcd(*costs.values()) or 1
         for bank in range(len(problem.banks)):

@@ -1,7 +1,7 @@
 """The relaxation of banked packing as a MILP: buffers are assigned to banks, but get no offsets.
 
 It is the same relaxation as in :mod:`stowplan.models.banked_packing.cpsat`: the buffers that are live in a bank at the same
-time have no more bytes than the bank.
+time have no more bytes than the bank. A *cut* is a bank with a set of buffers that do not fit into it together.
 """
 
 from __future__ import annotations
@@ -36,9 +36,14 @@ class Model:
 def build(problem: Problem, cuts: Sequence[Cut] = ()) -> Model:
     """Build the matrix: a binary column for each buffer and each bank that may hold it.
 
-    A row for each buffer requires that it is in exactly one bank. A row for each bank and each maximal live set requires that
-    the set's buffers in the bank fit there. A row for each cut excludes its set of buffers; KeyError is raised if one of them
-    may not be placed in the cut's bank (:attr:`Problem.allowed`).
+    There are three sorts of rows:
+
+    - For each buffer, a row requires that it is in exactly one bank.
+    - A *maximal live set* has all buffers that are live at some moment, and is no part of a larger such set. For each bank and
+      each maximal live set, a row requires that the set's buffers in the bank fit there.
+    - For each cut, a row excludes that all of its buffers are in its bank.
+
+    KeyError is raised if a buffer of a cut may not be placed in the cut's bank (:attr:`Problem.allowed`).
     """
     pairs = tuple((number, bank) for number, banks in enumerate(problem.allowed) for bank in banks)
     costs = [problem.cost(number, bank) for number, bank in pairs]

@@ -55,7 +55,8 @@ DECISIONS = (Decision("buffer", lambda problem, at: problem.buffers[at].id, _buf
 
 
 def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
-    """The plan as a table with an arena for each bank and a row for each buffer, followed by a row for each part.
+    """Returns the plan as a table with an arena for each bank and a row for each buffer. Rows of parts follow, that is, of
+    tensors that lie inside a buffer (:attr:`Problem.parts`).
 
     The plan must be valid for the problem.
     """

@@ -1,4 +1,5 @@
-"""The CP-SAT model of LLM placement, which is built on the common model of placements.
+"""The CP-SAT model of LLM placement, which is built on the common model of placements. It minimizes the time of a *request*,
+which is a prompt and a number of steps of generation.
 
 Each layer is in one memory (:class:`stowplan.models.placement.cpsat.Places`), and the layers of a device are consecutive. Parts
 of a layer are *spilled* if they are on the host although the layer is on a device. Layers that differ at most in their names
@@ -7,7 +8,8 @@ for each class, memory and number of spilled parts.
 
 The time of a layer depends on the *micro-batch*, the number of tokens of a prompt that are computed at once, and on the
 *copying device*, which computes prompts with the weights that are on the host, after it has copied them. A model is therefore
-for one *case* (:class:`~.plan.Case`), that is, one choice of the two; :func:`solve` solves the models of all cases.
+for one *case* (:class:`~.plan.Case`), that is, one choice of the two; :func:`solve` solves the models of all cases. A hint must
+be a valid plan; then nothing here raises an error.
 """
 
 from __future__ import annotations
@@ -38,9 +40,10 @@ class Model:
         self.problem, self.case, self.model = problem, case, cp_model.CpModel()
         self.places = Places(self.model, placement_of(problem))
         self.begins: dict[tuple[int, int], Var] = {}
-        """For each (layer, memory), whether the layers of this device begin with this layer."""
+        """For each (layer, memory of a device), a Boolean variable: whether the layers of this device begin with this layer."""
         self.spilled: dict[tuple[int, int, int], Var] = {}
-        """For each (class, memory, number of spilled parts), the number of such layers."""
+        """For each (class, memory of a device, number of spilled parts), the number of the class's layers that are on this
+        device and have this number of spilled parts."""
         self._add_order()
         self._add_spills()
         for memory in range(len(problem.memories)):
@@ -100,8 +103,8 @@ class Model:
         self.model.add(used <= max(0, self.problem.room(memory, self.case.batch)))
 
     def _add_objective(self) -> None:
-        """Add the objective: the times of layers without spilled parts, the additional times of spilled parts, and
-        transfers."""
+        """Add the objective: the times of layers without spilled parts, the additional times of spilled parts, and the times of
+        transfers of activations to and from the devices."""
         problem, (batch, copier) = self.problem, self.case
         last = len(problem.layers) - 1
         terms = []
@@ -135,7 +138,7 @@ class Model:
         cpsat_runner.add_hint(self.model, values)
 
     def extract(self, value: Value) -> Plan:
-        """The plan of a solution; ``value`` returns the value of a variable in the solution.
+        """Returns the plan of a solution; ``value`` returns the value of a variable in the solution.
 
         Of the layers of a class on a device, the first ones have the most spilled parts.
         """

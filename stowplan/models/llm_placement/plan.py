@@ -1,8 +1,9 @@
 """The plan of an LLM placement problem: a memory for every layer, its spilled parts, and a micro-batch.
 
 A *memory* is that of the host or of a device. A part of a layer is *spilled* if it is on the host although the layer is on a
-device. The *micro-batch* is the number of tokens of a prompt that are computed at once. This module defines the data and
-computes the time of a request; the verifier checks the rules.
+device. The *micro-batch* is the number of tokens of a prompt that are computed at once, and a *request* is a prompt and a
+number of steps of generation. This module defines the data and computes the time of a request; the verifier checks the rules.
+Lists of memories and of numbers of spilled parts must have an entry for each layer; then nothing here raises an error.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def used_devices(memories: Sequence[int]) -> list[int]:
 
 
 def used_bytes(problem: Problem, memories: Sequence[int], spilled: Sequence[int]) -> list[int]:
-    """[memories] bytes of layers and caches in each memory, without ``host_bytes`` and the buffers of intermediate results."""
+    """Returns, for each memory, the bytes of layers and caches in it. They do not include ``host_bytes`` and the buffers of
+    intermediate results. ``memories`` and ``spilled`` have an entry for each layer, as in :class:`Plan`."""
     used = [0] * len(problem.memories)
     for layer, memory, parts in zip(problem.layers, memories, spilled, strict=True):
         used[memory] += layer_bytes(layer, parts)
@@ -100,10 +102,8 @@ def case_of(problem: Problem, plan: Plan) -> Case:
 
 
 def times_of(problem: Problem, plan: Plan) -> Times:
-    """The components of the request time of a valid plan. They add up to the objective.
-
-    ``transfers`` includes the differences that the rounding of the times of layers makes.
-    """
+    """Returns the components of the request time of a valid plan, which add up to the objective. The rounding of the times of
+    layers makes small differences, which are part of ``transfers``."""
     used = used_devices(plan.memories)
     copier = problem.copier(used)
     rows = [

@@ -5,7 +5,8 @@ at most in their names are a *class*. *Spilled parts* are the parts of a layer t
 device. The program has a column for each class, memory and number of spilled parts, which says how many layers of the class are
 in the memory with this number of spilled parts. The program ignores that the layers of a device must be consecutive, and that a
 layer cannot be divided. The bound is computed in whole numbers from the optimal duals of the program, which are prices of
-memory (Lagrangian duality). No tolerance of a solver can therefore make it wrong.
+memory (Lagrangian duality). No tolerance of a solver can therefore make it wrong. Nothing here raises an error for a valid
+problem.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """The verifier of LLM placement: checks all rules of a plan and recomputes the time of the request, layer by layer.
 
 It is written from docs/reference/llm-placement.md alone, uses no solver, and shares no code with the model, the bounds, the
-search or the costs of problems. A part of a layer is *spilled* if it is on the host although the layer is on a device.
+search or the costs of problems. A part of a layer is *spilled* if it is on the host although the layer is on a device. A
+*micro-batch* is the tokens of a prompt that are computed at once, and a *request* is a prompt and a number of steps of
+generation. Nothing here raises an error.
 """
 
 from __future__ import annotations
@@ -136,7 +138,8 @@ def _layer(
 ) -> int:
     """The time in ps of a layer in the request, rounded to nanoseconds.
 
-    ``helper`` is the device that copies weights from the host for prompts, if there is one for this layer. ``spilled`` is the
+    ``batch`` is the number of the chosen size of micro-batch, and ``device`` is where the layer is. ``helper`` is the device
+    that computes prompts with weights that it copies from the host; None if there is none for this layer. ``spilled`` is the
     number of the layer's spilled parts.
     """
     chosen = problem.micro_batches[batch]

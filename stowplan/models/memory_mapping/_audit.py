@@ -1,10 +1,16 @@
-"""The data of the verifier: codes of violations, an index of problem and plan, and the violations found so far.
+"""The data of the verifier: codes of violations, tables of the parts of a problem and a plan, and the violations found so far.
 
-It is written separately from the models and the simulator on purpose, so that an error in one of them shows as a difference.
+It is written separately from the models of memory mapping and their simulation of copies (``copy_engine``) on purpose, so that
+an error in one of them shows as a difference.
 
 A *use* is a read or a write of one tensor by one step, a *residency* is one stay of a tensor in fast memory, and a *boundary*
-is the moment before a step. A *slice* is a copy-in of a part of a tensor. A tensor is *internal* to a loop if all its uses are
-in the loop and it is neither an input nor an output of the program.
+is the moment before a step. A use is *fast* if the plan serves it from fast memory. The *window* of a copy goes from the
+boundary at which it is queued to the boundary at which it must be complete; it is *empty* if both are the same. A *slice* is a
+copy-in of a part of a tensor. A tensor is *internal* to a loop if all its uses are in the loop and it is neither an input nor
+an output of the program.
+
+Where the documentation of an attribute begins with a word in brackets, the attribute has one entry for each of these things.
+Nothing here raises an error for valid arguments.
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ MAX_LISTED = 100
 
 
 class Reason(StrEnum):
-    """Why a plan is not valid; ``docs/reference/memory-mapping.md`` states each rule."""
+    """The rule that a plan breaks; ``docs/reference/memory-mapping.md`` states each rule."""
 
     WRONG_PROBLEM = "wrong_problem"
     BAD_INDEX = "bad_index"
@@ -68,7 +74,8 @@ class ViolationLog:
         return len(self._listed[code]) < MAX_LISTED
 
     def add(self, code: Reason, message: str, **concerns: Iterable[int]) -> None:
-        """List a violation, or only count it if the list of its code is full."""
+        """List a violation, or only count it if the list of its code is full. ``concerns`` has the numbers of the tensors,
+        steps, uses, residencies or copies that break the rule, such as ``tensors=[3]``."""
         if self.has_room(code):
             self._listed[code].append(Violation(code, message, {sort: tuple(numbers) for sort, numbers in concerns.items()}))
         else:
@@ -117,9 +124,10 @@ def is_range(start: int, end: int, horizon: int) -> bool:
 
 
 class Audit:
-    """An index of a problem and a plan for checking the rules, with the violations found so far.
+    """Tables of the parts of a problem and a plan, by which the rules are checked, and the violations found so far.
 
-    Residencies, copies and fast uses that are malformed by themselves are left out of the index.
+    The tables leave out residencies, copies and fast uses that are malformed by themselves, for example because they name a
+    tensor that does not exist.
     """
 
     def __init__(self, problem: Problem, plan: Plan) -> None:

@@ -2,8 +2,11 @@
 
 The copy engine makes the copies of the plan in their order while the steps run (``docs/reference/memory-mapping.md``). A
 *boundary* is the moment before a step. The *window* of a copy goes from the boundary at which it is queued to the boundary at
-which it must be complete. There the program waits for the copy if stalls are allowed; otherwise the copy is *late* if it is not
-complete. This code is written separately from the simulator on purpose, so that an error in one of them shows as a difference.
+which it must be complete. At the latter boundary, the program waits for the copy if stalls are allowed. If they are forbidden
+and the copy is not complete there, it is *late*. A *slice* is a copy of a part of a tensor. A use of a tensor is *fast* if it
+is served from fast memory. This code is written separately from the copy engine of the models on purpose, so that an error in
+one of them shows as a difference. :class:`~stowplan.models.memory_mapping._audit.Audit` has the problem and the plan. Nothing
+here raises an error.
 """
 
 from __future__ import annotations
@@ -54,7 +57,8 @@ def _floor_ps(step: Step) -> int:
 
 
 def objective_ps(audit: Audit) -> tuple[int | None, int | None]:
-    """The objective and the sum of all stalls in ps; both None if the plan is too malformed to simulate.
+    """Returns the objective and the sum of all stalls in ps. Both are None if the copies of the plan are malformed or out of
+    order, or if it names uses that do not exist.
 
     If stalls are forbidden, copies that are late are reported as violations.
     """
@@ -79,7 +83,7 @@ def _idle_engines(audit: Audit) -> list[int]:
 
 
 def _check_supply(audit: Audit) -> None:
-    """Report the copies that are late if steps take their least latencies and never wait.
+    """Report the copies that are late if each step takes the least latency of any choice of fast uses, and no step waits.
 
     It is equation 6 of Wang et al. (2023), with copies in a queue.
     """

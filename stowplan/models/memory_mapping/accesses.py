@@ -2,9 +2,9 @@
 
 Exact models, heuristics and hints of memory mapping use these sequences. A *residency* is one stay of a tensor in fast memory,
 and *boundary* ``t`` is the moment before step ``t``. A tensor has one *access* for each step that uses it, and *gaps* between
-the accesses. Gap ``j`` is the time before access ``j``, and the last gap comes after the last access, so a
-tensor with ``k`` accesses has ``k + 1`` gaps. Every decision of memory mapping is made at an access (serve it from fast memory
-or not) or in a gap (stay resident, leave, copy in, copy out).
+the accesses. Gap ``j`` is the time before access ``j``, and the last gap comes after the last access, so a tensor with ``k``
+accesses has ``k + 1`` gaps. Every decision of memory mapping is made at an access (serve it from fast memory or not) or in a
+gap (stay resident, leave, copy in, copy out).
 
 Loops and asynchronous operations restrict boundaries (rules ``loop_partial`` and ``in_flight`` of
 ``docs/reference/memory-mapping.md``):
@@ -14,6 +14,8 @@ Loops and asynchronous operations restrict boundaries (rules ``loop_partial`` an
 * A tensor that is *internal* to a loop, that is, used only there, is never copied.
 * A tensor that an asynchronous operation uses is resident during the whole operation or not at all, and no copy-in of the
   tensor runs during it.
+
+A use is *fast* if it is served from fast memory. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Access(msgspec.Struct, frozen=True, gc=False):
 
 
 class Boundaries:
-    """The boundaries ``0 … T`` that are *free*, that is, not strictly inside one of the given loops.
+    """The boundaries of a program with ``T`` steps, ``0 … T``, that are *free*, that is, not strictly inside one of the given
+    loops.
 
     ``free[t]`` says whether boundary ``t`` is free, ``next[t]`` is the first free boundary ``>= t``, and ``prev[t]`` is the
     last one ``<= t``. All arrays have shape ``[T + 1]``.
@@ -88,7 +91,8 @@ class TensorAccesses:
     may_copy: bool
     """Whether the tensor may be copied; false for a tensor internal to a loop."""
     uniform: bool
-    """Whether all uses must be fast or all slow (``alias_rule="uniform"``, and the tensor has several members)."""
+    """Whether all uses must be fast or all slow. This is so if the problem has ``alias_rule="uniform"`` and the tensor stands
+    for several tensors of the program that share their place (its ``members``)."""
     horizon: int
     """Number of steps of the program."""
     residency: Boundaries
@@ -96,7 +100,7 @@ class TensorAccesses:
     copy: Boundaries
     """Free boundaries for copies, the same for all tensors."""
     in_flight: Sequence[InFlight] = ()
-    """Asynchronous operations that use this tensor."""
+    """Asynchronous operations that use this tensor, each with its first step and the step after its last one."""
 
     def __len__(self) -> int:
         """The number of accesses."""

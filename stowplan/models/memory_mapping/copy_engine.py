@@ -1,13 +1,18 @@
 """The copy engine that the models use: it computes when copies begin and when steps run.
 
-The rules are in ``docs/reference/memory-mapping.md``. The verifier, the simulator and the compiled replay of local search have
-separate implementations of the copy engine, so that an error in one of them shows as a difference.
+The rules are in ``docs/reference/memory-mapping.md``: each channel makes one copy after the other, in the order of the plan.
+The verifier and the compiled search of memory mapping have implementations of their own, so that an error in one of them shows
+as a difference.
 
 A *residency* is one stay of a tensor in fast memory, and boundary ``t`` is the moment before step ``t``; the last one, ``T``,
 is the end of a program of ``T`` steps. A copy into fast memory (a *prefetch*) may be *sliced*, that is, made as several copies
 of parts of the tensor. :func:`with_whole_copies` turns plans with sliced prefetches into plans with whole copies, for models
-that cannot represent slices. :class:`PlanTimeline` is an index of a plan with its times. From it, *neighbourhoods* of a plan
-are built, in which local search may change the plan.
+that cannot represent slices. :class:`PlanTimeline` is a plan with its times. From it, *neighbourhoods* of the plan are built:
+some tensors in a window of steps, whose residencies and copies a local search may change. Nothing here raises an error for a
+valid plan.
+
+A use of a tensor is *fast* if it is served from fast memory. The *least latency* of a step is its smallest latency over all
+choices of fast uses.
 """
 
 from __future__ import annotations
@@ -31,7 +36,7 @@ from stowplan.models.memory_mapping.problem import Problem
 class CopyWindow:
     """A queued copy: the boundaries at which it is queued and must be complete, and its duration on an idle channel.
 
-    A neighbourhood may merge several steps into one. Both moments may then lie inside a merged step.
+    A neighbourhood may merge several steps into one. The copy may then be queued, or have to be complete, inside a merged step.
     """
 
     start: int
@@ -89,7 +94,8 @@ def play(
     Parameters
     ----------
     copies
-        Copies in queue order: ascending in ``start``, and at each boundary those that are queued inside its step last.
+        Copies in queue order, that is, ascending in ``start``. Copies that are queued inside the step after a boundary follow
+        the copies that are queued at the boundary.
     step_ps
         Duration of every step.
     waits
@@ -98,7 +104,7 @@ def play(
     channels
         Number of channels of each queue.
     queues
-        Number of queues.
+        Number of queues. Each has its own channels, and their copies do not wait for each other.
     first
         Boundary at which the simulation begins; no copy is queued before it.
     now_ps
@@ -106,7 +112,8 @@ def play(
     free_ps
         Time from which all channels are free.
     due_ps
-        Boundaries at which the program also waits for other copies, with the times at which these are complete.
+        Boundaries at which the program also waits for copies that are not in ``copies``, each with the time at which the last
+        of them is complete.
 
     Returns
     -------
@@ -236,8 +243,8 @@ class PlanTimeline:
     durations : list of int, one for each step
         Duration of all runs of the step, in ps.
     moments
-        The times of copies and boundaries. If stalls are allowed, the program waits for copies; otherwise the steps take their
-        least latencies.
+        The times of copies and boundaries. If stalls are allowed, the program waits for copies. If not, each step takes its
+        least latency, since copies must be complete in time even then.
     """
 
     def __init__(self, facts: ProblemFacts, plan: Plan, before: PlanTimeline | None = None):
@@ -280,7 +287,8 @@ class PlanTimeline:
         return durations
 
     def leaves_at(self, tensor: int, boundary: int) -> bool:
-        """Whether a residency of the tensor ends at the boundary and a copy-out of the tensor has an empty window there."""
+        """Whether a residency of the tensor ends at the boundary and a copy-out of the tensor is queued there and must be
+        complete there."""
         return any(copy.direction == "out" and copy.start == copy.end == boundary for _, copy in self.copies[tensor]) and any(
             residency.end == boundary for residency in self.residencies[tensor]
         )

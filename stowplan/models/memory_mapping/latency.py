@@ -5,7 +5,7 @@ of a step is the maximum of several affine functions (*pieces*), or an entry of 
 its uses. The maximum of pieces is bounded from below by each of them, which is exact for 0/1 values if the latency is
 minimized. A short table is bounded by its convex hull. A long table is bounded by the convex hull over some of its uses, with
 the least entry over the others, and by affine functions that lie below all entries. Tables need not be monotone: a fast use may
-make a step slower.
+make a step slower. Nothing here raises an error for valid arguments.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class StepLatency:
         return marginals(self.table, self.table_uses.index(use))
 
     def add_to(self, program: Program, fast: Sequence[Sequence[int]], weight: int) -> tuple[int, list[tuple[int, int]]]:
-        """Add a lower bound on the latency, multiplied by ``weight``, to a program.
+        """Add a lower bound on the latency, multiplied by ``weight`` (how often the step runs), to a linear program.
 
         ``fast[i]`` lists the columns whose sum says whether the i-th use is fast; with an empty list the use is slow.
 
@@ -159,7 +159,7 @@ def marginals(table: Sequence[int], bit: int) -> list[int]:
 
 
 def open_entries(table: Sequence[int], is_open: Sequence[bool]) -> list[int]:
-    """The entries of a table in which all uses that are not open are slow."""
+    """The entries of a table for the uses that may be fast, as ``is_open`` says; all other uses are slow."""
     never = sum(1 << bit for bit, use_is_open in enumerate(is_open) if not use_is_open)
     return [value for mask, value in enumerate(table) if not mask & never]
 

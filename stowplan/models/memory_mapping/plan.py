@@ -1,7 +1,8 @@
 """The plan of a memory-mapping problem: residencies, copies, and the uses that are served from fast memory.
 
-A *residency* is one stay of a tensor in fast memory, and a *use* is a read or a write of one tensor by one step. This module
-defines the data; the verifier checks the rules.
+A *residency* is one stay of a tensor in fast memory, a *use* is a read or a write of one tensor by one step, and a *boundary*
+is the moment before a step. A use is *fast* if it is served from fast memory. This module defines the data; the verifier checks
+the rules. Nothing here raises an error for a valid plan.
 """
 
 from __future__ import annotations

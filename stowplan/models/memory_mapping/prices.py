@@ -32,7 +32,7 @@ class CutPrice(msgspec.Struct, array_like=True, frozen=True):
 class Prices:
     """Prices in ps for a program, or for a segment of a program: some consecutive steps.
 
-    Steps and uses are counted from the first step and the first use of the program or the segment.
+    Steps and uses are counted from the first step and the first use of the program or the segment. T is the number of steps.
     """
 
     memory: Floats

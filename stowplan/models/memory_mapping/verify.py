@@ -1,11 +1,14 @@
 """The verifier of memory mapping: checks all rules of a plan and recomputes its objective, without any solver.
 
 The rules and their codes are those of ``docs/reference/memory-mapping.md``. This module and its two helpers, ``_audit`` and
-``_replay``, share no code with the simulator, the exact models or the heuristics, so that an error made there is found here.
+``_replay``, share no code with the exact models, their simulation of copies or the heuristics, so that an error made there is
+found here.
 
 A *use* is a read or a write of one tensor by one step, and it is *fast* if it is served from fast memory, otherwise *slow*. A
-*residency* is one stay of a tensor in fast memory, and a *boundary* is the moment before a step. A *slice* is a copy into fast
-memory of a part of a tensor.
+*residency* is one stay of a tensor in fast memory, and a *boundary* is the moment before a step. The *window* of a copy goes
+from the boundary at which it is queued to the boundary at which it must be complete. A *slice* is a copy into fast memory of a
+part of a tensor. A tensor is *internal* to a loop if all its uses are in the loop and it is neither an input nor an output of
+the program.
 """
 
 from __future__ import annotations
@@ -108,7 +111,7 @@ def _check_copy_form(audit: Audit) -> None:
 
 
 def _size_text(audit: Audit, copy: Copy) -> str:
-    """The size of a copied tensor as text, for the message about a wrong part."""
+    """The size of a copied tensor as text, for the message about a wrong slice."""
     if audit.problem.prefetches == "whole" or copy.direction == "out":
         return "a tensor that is copied whole"
     tensors = audit.problem.tensors
@@ -373,7 +376,8 @@ def _check_slow_memory(audit: Audit) -> None:
 
 
 def _check_loop_residencies(audit: Audit) -> None:
-    """Check that residencies of tensors outside a loop cover all of it or nothing, and that those internal to it stay in it."""
+    """Check that each residency covers all of a loop or nothing of it, and that the residencies of tensors internal to a loop
+    do not extend beyond it. A tensor that is internal to a loop may have residencies that cover a part of it."""
     loops = audit.problem.loops
     for number, item in audit.residencies.items():
         internal = audit.internal_loops[item.tensor]
@@ -396,7 +400,8 @@ def _check_loop_copies(audit: Audit) -> None:
 
 
 def _check_loop_uses(audit: Audit) -> None:
-    """Check tensors that a loop writes and that are not internal to it: all their uses in the loop are in the same memory."""
+    """Check that all uses of a tensor in a loop are in the same memory, if the loop writes the tensor and the tensor is not
+    internal to the loop."""
     for tensor, (reads, writes) in enumerate(zip(audit.reads, audit.writes, strict=True)):
         written_in = {loop for step in writes for loop in audit.loops_around[step]}.difference(audit.internal_loops[tensor])
         if not written_in:

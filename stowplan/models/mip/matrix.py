@@ -12,6 +12,9 @@ multipliers ``y`` give the lower bound
 (Lagrangian duality; Neumaier and Shcherbina, "Safe bounds in linear and mixed-integer linear programming", 2004). The duals of
 the solver, which are floating-point numbers, are rounded to multiples of 2**-40, and the sum is computed exactly in integers.
 The tolerances of the solver can therefore make the bound weaker, but never wrong.
+
+Shapes of arrays are in brackets. Functions raise no errors except those that they document, provided that arrays have these
+shapes.
 """
 
 from __future__ import annotations
@@ -220,7 +223,8 @@ class Program:
         """The program as scaled arrays, and the factors of the rows.
 
         Columns are divided by ``scale``, of shape ``[columns]``, and the objective by ``unit``. Rows are multiplied by powers
-        of two (:func:`row_scales`). The arrays have neither names of columns nor an offset.
+        of two (:func:`row_scales`). The arrays have neither names of columns nor an offset. Returns the arrays, and the factors
+        with shape ``[rows]``.
         """
         matrix = self.rows.entries(len(self.cost), np.float64) @ sparse.diags(scale)
         row_scale = row_scales(matrix)

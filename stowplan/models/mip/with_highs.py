@@ -1,6 +1,7 @@
 """Solves MILPs and linear programs with HiGHS through its own Python interface.
 
-MathOpt of OR-Tools also offers HiGHS, but without the callbacks and options that are needed here.
+MathOpt of OR-Tools also offers HiGHS, but without the callbacks and options that are needed here. Nothing here raises an error
+for valid arguments. Shapes of arrays are in brackets.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
 """The data of the verifier: codes of violations, edges, flows, and the tiles that links lead to.
 
-It shares no code with models, bounds, heuristics or the simulator, so that an error in one of them shows as a difference.
+It shares no code with models, bounds, heuristics or the simulator of schedules, so that an error in one of them shows as a
+difference.
 
-An *edge* is a value that one instruction produces and another one consumes. It is *synchronous* if it goes over links between
-tiles, and *asynchronous* if it goes over a second network, the asynchronous fabric. A *flow* is a set of instructions that
-synchronous edges connect.
+An *edge* is a value that one instruction produces and another one consumes. Its *distance* is the number of iterations from the
+production to the consumption. An edge is *synchronous* if the value goes over links between tiles, and *asynchronous* if it
+goes over a second network, the asynchronous fabric. A *flow* is a set of instructions that synchronous edges connect, directly
+or over other instructions. Nothing here raises an error except where a docstring says so.
 """
 
 from __future__ import annotations
@@ -59,7 +61,7 @@ Verification = verification.Verification[Code]
 
 
 class Audit:
-    """An index of a problem and a plan for checking the rules, with the violations found so far."""
+    """A problem and a plan, with tables of edges for checking the rules, and the violations found so far."""
 
     def __init__(self, problem: Problem, plan: Plan):
         self.problem = problem
@@ -94,21 +96,22 @@ class Audit:
         return self.problem.instructions[number].id
 
     def nominal(self, source: int) -> int:
-        """The nominal number of clocks that a value of this instruction needs over the asynchronous fabric. The machine must
-        have one; otherwise AssertionError is raised."""
+        """The number of clocks that a value of this instruction needs over the asynchronous fabric. The fabric has no fixed
+        latency; plans count with this *nominal* one. The machine must have a fabric; otherwise AssertionError is raised."""
         fabric = self.machine.asynchronous
         assert fabric is not None
         return fabric.latency if self.problem.instructions[source].memory is None else fabric.memory_latency
 
     def launches_of(self, flow: list[int]) -> dict[int, int]:
-        """The time of the first instruction of each flow, by the entries of ``flow``, which is the result of :meth:`flows`."""
+        """Returns the time at which the first instruction of each flow is issued. The keys are the numbers that :meth:`flows`
+        gives to flows; ``flow`` is its result."""
         launch: dict[int, int] = {}
         for first, time in zip(flow, self.plan.times, strict=True):
             launch[first] = min(time, launch.get(first, time))
         return launch
 
     def flows(self) -> list[int]:
-        """For each instruction, the smallest number of an instruction of its flow."""
+        """Returns, for each instruction, the number of its flow, which is the smallest number of an instruction in the flow."""
         flow = list(range(len(self.problem.instructions)))
         changed = True
         while changed:
@@ -137,8 +140,8 @@ def follow(problem: Problem, tile: int, link: int) -> int | None:
 
 
 def least_clocks(problem: Problem) -> list[dict[int, int]]:
-    """For each tile, the least number of clocks to each tile that a value can reach from it: over at most one link or, if
-    values may pass through tiles, over any number of links."""
+    """Returns, for each tile, the tiles that a value can reach from it, each with the least number of clocks. A value goes over
+    at most one link, or over any number of links if values may pass through tiles."""
     tiles = range(problem.machine.rows * problem.machine.columns)
     steps: list[dict[int, int]] = []
     for tile in tiles:

@@ -1,17 +1,24 @@
 """Bounds on modulo schedules that need no search: the least initiation interval (II), critical path, times, and obstacles.
 
-*Initiation intervals.* Both resources and recurrences (cycles of values over several iterations) give a lower bound on the II
-(Rau, "Iterative modulo scheduling", 1994). The larger of the two is called MII. The *spoke RAM* of a tile has one entry for
-each clock of an interval, so its depth is the largest possible II.
+*Initiation intervals.* A *value* goes from the instruction that produces it to one that consumes it, and its *distance* is the
+number of iterations in between. Both resources and recurrences (cycles of values over several iterations) give a lower bound on
+the II (Rau, "Iterative modulo scheduling", 1994). The larger of the two is called MII. The *spoke RAM* of a tile has one entry
+for each clock of an interval, so its depth is the largest possible II. An II is *refuted* if it is proven that no plan has it.
+A *slot* is a clock modulo the II.
 
 *Times at an II.* If bounds on differences of two times lead around a cycle, longest paths bound the difference of any two times
 on it from both sides (:func:`time_bounds`). This is the case on recurrences. The *delay* of a value is the time that it waits
-for its consumer. If delays are limited, the transport and waiting of every value over links are bounded from both sides. The
-differences of times are then bounded for all instructions that such values connect; these instructions are a *flow*.
+for its consumer. Values go over links between tiles, or over a second network, the *asynchronous fabric*. If delays are
+limited, the transport and waiting of every value over links are bounded from both sides. The differences of times are then
+bounded for all instructions that values over links connect; these instructions are a *flow*.
 
 *Shared tiles.* A cycle of values has slack: II times the sum of its distances, minus the latencies of its instructions.
 Transport over links uses up the slack. Two instructions can be on different tiles only if every cycle through both has enough
 slack for the way from one tile to the other and back (:func:`sharing_tiles`).
+
+The parameter ``structure`` of functions is the :class:`~stowplan.models.modulo_scheduling.structure.Structure` of the problem:
+tables of it that are computed once. If it is None, it is computed. A *group* in it is a set of instructions that must share a
+tile, and *siblings* are instructions that must be on different tiles. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -29,8 +36,8 @@ from stowplan.models.modulo_scheduling.structure import Structure, longest_paths
 
 
 def resource_mii(problem: Problem, structure: Structure | None = None) -> int:
-    """Lower bound on the II from resources: slots of all tiles together, of single tiles and of sets of tiles, and memory
-    ports. The bound may be larger than the depth of the spoke RAM."""
+    """Returns a lower bound on the II from resources. These are the slots of all tiles together, of single tiles and of sets of
+    tiles, and the memory ports. The bound may be larger than the depth of the spoke RAM."""
     facts = structure or Structure(problem)
     least = max(1, -(-facts.count // problem.machine.tiles), max(map(len, facts.members), default=0))
     for tiles in {frozenset(allowed) for allowed in facts.allowed if allowed}:
@@ -59,7 +66,8 @@ def recurrence_mii(problem: Problem, structure: Structure | None = None) -> int:
 
 
 def _keeps_up(facts: Structure, least: list[int], ii: int) -> bool:
-    """Whether no cycle of values needs more clocks than II times its distances; ``least`` has the clocks of each precedence."""
+    """Whether no cycle of values needs more clocks than II times the sum of its distances. ``least`` has the least number of
+    clocks from each producer to its consumer, in the order of ``facts.precedences``."""
     if not facts.precedences:
         return True
     times = np.zeros(facts.count, np.int64)
@@ -82,8 +90,8 @@ def least_ii(problem: Problem, structure: Structure | None = None) -> int:
 
 
 def unrefuted_iis(problem: Problem, structure: Structure | None = None) -> OpenIIs:
-    """The IIs up to the depth of the spoke RAM that neither :func:`least_ii` nor limits on delays refute, and the reasons why
-    limits on delays refute other IIs."""
+    """Returns the IIs that may have a plan, with reasons why other IIs have none. The IIs are at most the depth of the spoke
+    RAM, and neither :func:`least_ii` nor limits on delays refute them. The reasons are about limits on delays."""
     facts = structure or Structure(problem)
     # With limits on delays, the bounds on differences of times include those of recurrences.
     from_slots = problem.limits_waits
@@ -91,7 +99,8 @@ def unrefuted_iis(problem: Problem, structure: Structure | None = None) -> OpenI
 
 
 def critical_path(problem: Problem, structure: Structure | None = None) -> int:
-    """Lower bound on the makespan in clocks at any II: the longest chain of values within one iteration, and pinned times."""
+    """Returns a lower bound on the makespan, the clocks of one iteration, at any II. It is the longest chain of values within
+    one iteration, which cannot begin before the times to which the problem pins instructions."""
     facts = structure or Structure(problem)
     latency = problem.latencies
     begin = [0] * facts.count
@@ -207,7 +216,8 @@ _NEVER = -(1 << 40)
 
 
 class TimeBounds(NamedTuple):
-    """A set of instructions such that the difference of any two of their times is bounded from both sides."""
+    """A set of K instructions such that the difference of any two of their times is bounded from both sides. Brackets contain
+    shapes."""
 
     members: tuple[int, ...]
     """Numbers of the instructions, ascending."""

@@ -13,8 +13,12 @@ below some number or all IIs above some number.
 
 If no delays are allowed at all, there is a second proof, by parity. On many machines the tiles have two colours such that links
 take an even number of clocks between tiles of the same colour and an odd number between different colours. An example is a row
-whose links take one clock for each tile. Time plus colour of producer and consumer then differ by the latency modulo 2, on
-whatever tiles they are, and this must be consistent around every cycle.
+whose links take one clock for each tile. Modulo 2, time plus colour of a consumer is then time plus colour of the producer plus
+the latency, on whatever tiles they are. This must be consistent around every cycle.
+
+The argument ``structure`` is the :class:`~stowplan.models.modulo_scheduling.structure.Structure` of a problem. A *group* in it
+is a set of instructions that must share a tile. A *pin* fixes the tile, time or slot of an instruction. Nothing here raises an
+error for a valid problem.
 """
 
 from __future__ import annotations
@@ -71,7 +75,7 @@ def positive_cycle(count: int, ways: Sequence[Way]) -> list[int]:
     Returns
     -------
     list of int
-        Numbers of the edges of the cycle, against its direction; empty if there is no such cycle.
+        Numbers of the edges of the cycle, the last edge first; empty if there is no such cycle.
     """
     late, by = [0] * count, [-1] * count
     changed = -1
@@ -93,10 +97,10 @@ def positive_cycle(count: int, ways: Sequence[Way]) -> list[int]:
 
 
 def open_iis(problem: Problem, structure: Structure, least: int = 1) -> OpenIIs:
-    """The IIs from ``least`` up to the depth of the spoke RAM that limits on delays do not refute.
+    """Returns the IIs from ``least`` up to the depth of the spoke RAM that limits on delays do not refute.
 
-    The *spoke RAM* of a tile has one entry for each clock of an interval. If delays are unlimited, no II in this range is
-    refuted; there is none if ``least`` is larger than the depth.
+    The *spoke RAM* of a tile has one entry for each clock of an interval. If delays are unlimited, the result has all IIs of
+    this range. It is empty if ``least`` is larger than the depth.
     """
     low, high = least, problem.machine.spoke_depth
     limit = problem.rules.max_delay
@@ -170,8 +174,8 @@ def _bounds(structure: Structure, limit: int | None) -> list[_Bound]:
 
 
 def hop_span(structure: Structure, one: int, two: int) -> tuple[int, int] | None:
-    """The smallest and the largest number of clocks from an allowed tile of group ``one`` to an allowed tile of group ``two``
-    (:attr:`Structure.group`). Both are 0 if the groups are the same. None if values cannot go there."""
+    """Returns the smallest and the largest number of clocks from an allowed tile of group ``one`` to an allowed tile of group
+    ``two``. Both are 0 if the groups are the same. The result is None if no links lead there."""
     if one == two:
         return 0, 0
     hops = structure.problem.hops
@@ -251,10 +255,8 @@ def _shortened(chain: list[str]) -> list[str]:
 
 
 def two_colours(structure: Structure) -> list[int] | None:
-    """Colours 0 and 1 of the tiles such that links take an odd number of clocks exactly between different colours.
-
-    None if there are no such colours.
-    """
+    """Returns a colour, 0 or 1, for each tile. Links take an odd number of clocks between tiles of different colours, and an
+    even number between tiles of the same colour. The result is None if there are no such colours."""
     hops = structure.problem.hops
     colour: dict[int, int] = {}
     tiles = range(len(hops))

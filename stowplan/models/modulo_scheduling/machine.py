@@ -2,7 +2,8 @@
 
 A *tile* is a processing element with its own memory. It executes at most one instruction of the loop in each *slot*, that is,
 in each clock modulo the initiation interval. Its *spoke RAM* says which instruction it issues in each slot, and its instruction
-RAM holds the instructions. Target files of machines are read into these classes.
+RAM holds the instructions. Values go over links, or over a second network, the *asynchronous fabric*. Target files of machines
+are read into these classes.
 """
 
 from __future__ import annotations

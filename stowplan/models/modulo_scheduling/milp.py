@@ -3,8 +3,9 @@
 It is a time-indexed formulation in the manner of Eichenberger and Davidson (1997). It has a binary column for each instruction,
 tile and slot, and an integer column for the *round* of each instruction, where time = II · round + slot. Problems in which
 values may pass through tiles are not supported. Registers, in which values wait for their consumers, are not modelled, so for
-machines with registers it is a relaxation. Groups, siblings, flows, starts and buffers are those of
-:mod:`stowplan.models.modulo_scheduling.structure`.
+machines with registers it is a relaxation. Groups, siblings, flows, starts and buffers are defined in
+:mod:`stowplan.models.modulo_scheduling.structure`. The *delay* of a value is the time that it waits for its consumer, and a
+*slot* is a clock modulo the II. The *makespan* is the number of clocks from 0 to the last result of one iteration.
 """
 
 from __future__ import annotations
@@ -212,9 +213,9 @@ class MilpModel:
             program.row(terms, upper=capacity)
 
     def _steps(self, one: int, two: int) -> Terms:
-        """The clocks between the tiles of two groups, as a linear expression.
+        """The clocks that a value needs from the tile of group ``one`` to that of group ``two``, as a linear expression.
 
-        A column for each number of clocks says whether the two tiles are at least that far apart.
+        For each possible number of clocks, a column says whether the two tiles are at least that far apart.
         """
         if one == two:
             return {}

@@ -1,8 +1,9 @@
 """The plan of a modulo-scheduling problem: tile and time of every instruction, route and delay of every value.
 
 A *tile* is a processing element of the machine. Its *spoke RAM* says which instruction it issues in each clock modulo the
-initiation interval. An *edge* is a value that one instruction produces and another one consumes. A *flow* is a set of
-instructions that values over links connect. This module defines the data; the verifier checks the rules.
+initiation interval (II). The *makespan* is the number of clocks from 0 to the last result of one iteration. An *edge* is a
+value that one instruction produces and another one consumes. A *flow* is a set of instructions that values over links connect.
+This module defines the data; the verifier checks the rules.
 """
 
 from __future__ import annotations

@@ -1,13 +1,15 @@
 """The verifier of modulo scheduling: checks all rules of a schedule and recomputes its objective, without any solver.
 
-It is written from docs/reference/modulo-scheduling.md alone and shares no code with models, bounds, heuristics or the
-simulator.
+It is written from docs/reference/modulo-scheduling.md alone and shares no code with models, bounds, heuristics or the simulator
+of schedules. Nothing here raises an error.
 
 The *II* is the initiation interval, and a *slot* is a clock modulo the II. An *edge* is a value that one instruction produces
 and another one consumes; its *delay* is the time that it waits for its consumer. It is *asynchronous* if it goes over a second
 network instead of links between tiles. A *flow* is a set of instructions that edges over links connect. A *source* is an
 instruction that no value over links from the same iteration triggers, and a *start* is a source that the hardware starts at a
-set time. *Siblings* are instructions that must be on different tiles, such as the consumers of one producer.
+set time. *Siblings* are instructions that must be on different tiles, such as the consumers of one producer. A *variable* is
+data of the program in the memory of one tile, and a *buffer* is the space there in which an asynchronous value waits for its
+consumers.
 """
 
 from __future__ import annotations
@@ -143,8 +145,8 @@ class _Check(Audit):
                 self.add("delay_too_long", f"{name} waits {delay} clocks, expected at most {limit}", source, target)
 
     def registers(self) -> None:
-        """Check that values which wait for other tiles are not overwritten, and that a tile has registers for values that wait
-        there."""
+        """Check that no value is overwritten while it waits for another tile, and that each tile has enough registers for the
+        values that wait there."""
         plan, registers = self.plan, self.machine.registers
         if not registers:
             return
@@ -263,8 +265,8 @@ class _Check(Audit):
         return clocks
 
     def memories(self) -> None:
-        """Check that each tile-memory variable is on one tile, the right one, and that variables and buffers fit into
-        memory."""
+        """Check that all users of a variable are on one tile, which is the tile that the problem names if it does, and that
+        variables and buffers fit into the memories of the tiles."""
         variables = {variable.id: variable for variable in self.problem.variables}
         users: dict[str, list[int]] = defaultdict(list)
         for number, instruction in enumerate(self.problem.instructions):

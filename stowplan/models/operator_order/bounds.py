@@ -5,13 +5,15 @@ A *storage* is a tensor with bytes of its own; an operator *touches* the storage
 *Loads in every order.* A storage is live while an operator runs, whatever the order, if some operator that touches it must run
 before that operator and another one after it. The sum of the sizes of such storages is a bound (:func:`load_bound`).
 
-*Minimum cuts.* Fix one operator and consider the set of operators that have run before it. The set contains everything that
-the operator needs, nothing that needs the operator, and with each operator all of its predecessors. The bytes that are live
-between the set and the rest are the capacity of a cut in a network: a storage counts if some operator that touches it is in
-the set and another one is not. A minimum cut therefore gives exactly the fewest bytes that can be live at this operator, over
-all orders. The largest of these numbers over all operators is a bound on the peak (:func:`cut_bound`). It is tighter than the
-first bound if some storage must be live but the order decides which one, for example if either branch of a fork can be computed
-first.
+*Minimum cuts.* Fix one operator and consider the set of operators that have run before it. The set contains everything that the
+operator needs, nothing that needs the operator, and with each operator all of its predecessors. The bytes that are live between
+the set and the rest are the capacity of a cut in a network: a storage counts if some operator that touches it is in the set and
+another one is not. A minimum cut therefore gives exactly the fewest bytes that can be live at this operator, over all orders.
+The largest of these numbers over all operators is a bound on the peak (:func:`cut_bound`). It is tighter than the first bound
+if some storage must be live but the order decides which one, for example if either branch of a fork can be computed first.
+
+:class:`~stowplan.models.operator_order.structure.Structure` has the operators and storages as arrays. Shapes are in brackets;
+ops is the number of operators. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -194,7 +196,8 @@ class Cuts:
         Returns
         -------
         tuple of two lists
-            (tensor, operator that uses it or -1 for the end, bytes), and (operator before, operator after, bytes).
+            The flow of storages as (tensor, operator that uses it or -1 for the end, bytes), and that of precedences as
+            (operator before, operator after, bytes).
         """
         tensor, amount = self._structure.tensor, self._flow.flow
         storage_flow = [(int(tensor[storage]), user, amount(arc)) for (storage, user), arc in self._read.items()]

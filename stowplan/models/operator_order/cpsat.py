@@ -2,7 +2,8 @@
 
 Local search for operator order uses it. Variables are the positions of the operators. The live ranges of storages (tensors with
 bytes of their own) are intervals between positions, and a cumulative constraint limits the bytes that are live. For a whole
-graph of a few hundred operators, the model is too weak, so it is applied to stretches of an order.
+graph of a few hundred operators, the model is too weak, so it is applied to stretches of an order. The graph is given as its
+:class:`~stowplan.models.operator_order.structure.Structure`. Nothing here raises an error for valid arguments.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ class Stretch:
     among
         Operators of the stretch, in a feasible order, which is the hint.
     upper
-        Bytes that the peak within the stretch must not exceed. Bytes count that are live while operators of the stretch run.
+        Bytes that the peak within the stretch must not exceed, that is, the most bytes that are live while an operator of the
+        stretch runs.
 
     Attributes
     ----------

@@ -1,7 +1,7 @@
 """The plan of an operator-order problem: an order of the operators, and an offset for every tensor.
 
-The *peak* is the largest number of bytes that are live while an operator runs. The verifier
-(:mod:`stowplan.models.operator_order.verify`) checks the rules.
+The *peak* is the largest number of bytes that are live while an operator runs. The *base* of a view is the tensor whose bytes
+it shares. The verifier (:mod:`stowplan.models.operator_order.verify`) checks the rules.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A *storage* is a tensor with bytes of its own; a view counts as its base. An operator *touches* the storages that it reads or
 writes, directly or through a view. A storage is live between two operators if some operator that touches it has run and another
 one has not. Inputs count as touched before the first operator, and tensors that stay to the end as touched after the last
-operator. This definition is the same forwards and backwards in time.
+operator. This definition is the same forwards and backwards in time. Nothing here raises an error for a valid problem and a
+feasible order of its operators.
 """
 
 from __future__ import annotations
@@ -145,7 +146,8 @@ class Structure:
 
 
 def build(problem: GraphRules) -> Structure:
-    """Build the arrays of a graph or of a problem that contains one."""
+    """Build the arrays of a graph of operators, or of a problem that contains one, such as those of operator order and
+    rematerialization."""
     storages = [number for number, tensor in enumerate(problem.tensors) if tensor.alias_of is None]
     index = {tensor: at for at, tensor in enumerate(storages)}
     root = [index[base] for base in problem.base]

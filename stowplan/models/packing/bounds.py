@@ -9,6 +9,8 @@ buffer is one whose offset the problem prescribes. The problem may also permit t
 that fit into the capacity without sharing a byte. Consider the graph that connects every two of them that share no byte. It has
 no clique of k + 1 buffers. By Turán's theorem (Turán, Matematikai és Fizikai Lapok 48, 1941) it has at most as many edges as
 there are pairs between k groups of nearly equal size. All other pairs share bytes, and each of them has a penalty.
+
+The *number* of a buffer is its position in the problem's list of buffers. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -161,12 +163,12 @@ class Crowd:
 
 
 def crowds(problem: Problem) -> list[Crowd]:
-    """Find crowds greedily, and return those in which at least one pair shares bytes in every plan.
+    """Find crowds greedily, and return the crowds in which at least one pair shares bytes in every plan.
 
-    For each size of a buffer, crowds are sought among the buffers that are at least as large, because fewer of them fit side by
-    side. Each penalty between two of these buffers is in some crowd, unless one of the two has a fixed offset. The list is
-    empty if the problem has no capacity, permits overlaps, or has more than :data:`MOST_CROWDED` buffers or
-    :data:`MOST_CROWDED_PAIRS` penalties.
+    For each size of a buffer, crowds are sought among the buffers that are at least as large, because fewer large buffers fit
+    into the capacity side by side. Each penalty between two of these buffers is in some crowd, unless one of the two has a
+    fixed offset. The list is empty if the problem has no capacity, permits overlaps, or has more than :data:`MOST_CROWDED`
+    buffers or :data:`MOST_CROWDED_PAIRS` penalties.
     """
     spans, penalty_of = problem.spans, problem.penalty_of
     is_large = len(problem.buffers) > MOST_CROWDED or len(penalty_of) > MOST_CROWDED_PAIRS

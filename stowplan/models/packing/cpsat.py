@@ -14,8 +14,11 @@ units of the greatest common divisor of these numbers.
 The problem may permit a buffer, the result of an operator, to overlap buffers that are still live when it is created, its
 operands (:class:`~.problem.Overlap`). Such a result needs further constraints. While the operands are live, the result is left
 out of the constraint on rectangles. Instead, for each buffer that is live together with it, a Boolean variable says which of
-the two lies below; the distance between their offsets is then at least their separation (:mod:`.overlaps`). For two buffers
-that hold the same data, a second Boolean variable says that they have the same offset.
+the two lies below. The distance between their offsets is then at least their *separation*, which is the size of the lower
+buffer or, if they may overlap, less (:mod:`.overlaps`). For two buffers that hold the same data, a second Boolean variable says
+that they have the same offset.
+
+A hint must be a valid plan. Functions raise no errors except those that they document.
 """
 
 from __future__ import annotations
@@ -57,8 +60,9 @@ class Model:
     keeps_offset: dict[int, tuple[cp_model.IntVar, int]] = field(default_factory=dict)
     """Only in :func:`solve_closest`, by buffer: whether it keeps its earlier offset, and that offset in bytes."""
     relative_positions: list[tuple[cp_model.IntVar, int, int, int | None]] = field(default_factory=list)
-    """For pairs of buffers: a Boolean variable, the two numbers, and a separation in units. The variable says that the first
-    buffer lies at least that far below the second; with None as separation, that both have the same offset."""
+    """For pairs of buffers: a Boolean variable, the numbers of the two buffers, and a separation in units. The variable says
+    that the first buffer lies below the second one, at least by the separation. If the separation is None, it says that both
+    have the same offset."""
     shares: dict[tuple[int, int], cp_model.IntVar] = field(default_factory=dict)
     """For each pair of buffers with a reuse penalty above 0: whether the two share bytes. Pairs with a buffer of 0 bytes have
     no such variable."""
@@ -85,7 +89,7 @@ class Model:
         cpsat_runner.add_hint(self.model, values, complete=not self.keeps_offset)
 
     def extract(self, value: Value) -> Plan:
-        """The plan of a solution.
+        """Returns the plan of a solution.
 
         Parameters
         ----------
@@ -171,11 +175,11 @@ MOST_PATTERNS = 2000
 def _normal_patterns(problem: Problem, unit: int, limit: int) -> list[int] | None:
     """The *normal patterns*: offsets in units, up to ``limit``, that are sums of sizes, or such sums above a fixed buffer.
 
-    Some best plan has no other offsets. Take a best plan, forbid all pairs that share no byte to share any, and lower the
-    buffers as far as possible: no pair begins to share bytes (Herz, "Recursive computational procedure for two-dimensional
-    stock cutting", IBM Journal of Research and Development 16, 1972). This requires sizes and ends of fixed buffers that are
-    multiples of all alignments. The result is None if they are not, if overlaps are permitted, if there are more than
-    :data:`MOST_PATTERNS` patterns, or if ``limit`` is more than 2**20 units.
+    Some best plan has no other offsets. To see this, take a best plan and lower its buffers as far as possible, but let no two
+    buffers share bytes that did not share any before. The new plan costs no more, and its offsets are normal patterns (Herz,
+    "Recursive computational procedure for two-dimensional stock cutting", IBM Journal of Research and Development 16, 1972).
+    This requires sizes and ends of fixed buffers that are multiples of all alignments. The result is None if they are not, if
+    overlaps are permitted, if there are more than :data:`MOST_PATTERNS` patterns, or if ``limit`` is more than 2**20 units.
     """
     buffers = problem.buffers
     step = lcm(*(buffer.alignment for buffer in buffers if buffer.size and buffer.offset is None))
@@ -221,7 +225,8 @@ def _add_penalties(built: Model) -> None:
 
 
 def _sharing_until(problem: Problem, separation_of: Iterable[tuple[int, int]]) -> dict[int, int]:
-    """For each buffer that may overlap an operand, the first moment at which it may overlap none of its operands any more."""
+    """For each buffer that may overlap operands, the first moment at which none of these operands is live any more, or at which
+    the buffer itself ends."""
     until: dict[int, int] = {}
     for result, operand in separation_of:
         end = min(problem.buffers[operand].upper, problem.buffers[result].upper)

@@ -1,11 +1,12 @@
 """Permitted overlaps (:class:`~stowplan.models.packing.problem.Overlap`) as separations between offsets.
 
+An overlap permits a buffer, its *result*, to share bytes with a buffer that is live when the result is created, its *operand*.
 Two buffers that are live together must satisfy ``o[a] + s[a, b] <= o[b]`` or ``o[b] + s[b, a] <= o[a]``, where ``o`` are their
 offsets and ``s`` is the *separation*: the least number of bytes from the offset of the lower buffer to that of the upper one.
 Without a permitted overlap, the separation is the size of the lower buffer. If the lower buffer is the result of a permitted
 overlap and the upper one its operand, the separation is the overlap's ``distance`` minus the operand's size, which may be
-negative. For two buffers that hold the same data (a distance of None), the separations are the full sizes, and
-``o[a] == o[b]`` is a third choice.
+negative. For two buffers that hold the same data (a distance of None), the separations are the full sizes, and ``o[a] == o[b]``
+is a third choice. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def allows(separation_of: Mapping[tuple[int, int], int | None], one: int, other:
 
 
 def shared_spans(problem: Problem, offsets: Sequence[int]) -> dict[tuple[int, int], tuple[int, int]]:
-    """The range of bytes ``[low, high)`` that a result shares with its operand, by (result, operand).
+    """Returns the range of bytes ``[low, high)`` that each result shares with its operand, by the numbers (result, operand).
 
     Pairs that share no byte are left out. ``offsets`` are those of a plan, in bytes.
     """

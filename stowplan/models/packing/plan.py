@@ -109,7 +109,8 @@ def offset_table(problem: Problem, plan: Plan) -> OffsetTable:
 
 
 def with_parts(rows: Sequence[OffsetRow], parts: Iterable[Part]) -> list[OffsetRow]:
-    """The rows of the buffers, followed by a row for each part with its position inside its buffer. A part without a buffer
-    gets a row that is in no arena."""
+    """Returns ``rows``, which are the rows of the buffers, followed by a row for each part with its position inside its buffer.
+    A *part* is a tensor of a model that has no buffer of its own. A part that lies in no buffer gets a row that is in no
+    arena."""
     row_of = {row.name: row for row in rows}
     return [*rows, *(part_of(row_of.get(part.buffer or ""), part.id, part.offset, part.size) for part in parts)]

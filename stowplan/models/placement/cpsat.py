@@ -2,7 +2,8 @@
 
 :class:`Places` builds the variables and constraints that assign each item to one memory, limit the bytes that are live in a
 memory at once and, on request, give each item an offset. An item is a buffer, the weights or the output of a layer, or a whole
-layer; a *permanent* item is live at every moment. The model of each kind adds its objective and further rules.
+layer; a *permanent* item is live at every moment. The model of each kind adds its objective and further rules. Functions raise
+no errors except those that they document.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """Lower bounds on the peak and on the added cost of every plan, from minimum cuts (``cuts``) and from the channel to a host.
 
-The *host* is a second memory; a plan can send values to it over a channel and fetch them back. Without a host, each operator
-gives a bound on the added cost by the minimum cut at its first run. The largest of these bounds is the bound of the problem.
+The *host* is a second memory; a plan can send values to it over a channel and fetch them back. A *reservation* is memory that
+something outside the graph occupies during a part of a plan (:class:`~.problem.Reservation`), and the *load* of a step is its
+live bytes plus the largest reservation in force. Without a host, each operator gives a bound on the added cost by the minimum
+cut at its first run. The largest of these bounds is the bound of the problem.
 
 With a host, a value that is read after an operator's first run is live at that run, is recomputed later, or is fetched later.
 Let ``F`` be the number of bytes that are fetched later. While the operator runs, these bytes are on the host and not on the
@@ -17,6 +19,9 @@ device. Their copies to the host have therefore ended before it, and the copies 
 ``F``, and ``R`` at its upper end, therefore give a lower bound for all ``F`` in the range. The search begins with one range for
 all values of ``F`` and repeatedly halves the range with the smallest bound. The smallest bound of all ranges holds for every
 plan.
+
+The argument ``structure`` has the problem as lists (:class:`~.structure.Structure`). Nothing here raises an error for a valid
+problem.
 """
 
 from __future__ import annotations
@@ -112,8 +117,9 @@ def load_bound(structure: Structure) -> int:
 
     * for each operator, the bytes that it reads and writes, plus those that are always live;
     * the bytes that are live at the end;
-    * without a host, these bytes plus the further ones that are live when the last of the values that stay is written. It is
-      not known which operator writes it, so the operator that needs the fewest further bytes counts.
+    * without a host, the bytes that are live at the end, plus the other bytes that are live when the last of the values that
+      stay to the end is written. It is not known which operator writes this value, so the operator that needs the fewest other
+      bytes counts.
     """
     moments = Moments(structure)
     loads = [end_load(structure), *moments.least_loads(always_live(structure))]

@@ -1,9 +1,12 @@
 """Solves rematerialization problems with CP-SAT: chooses the size of the model and says what its answers prove.
 
 The *host* is a second memory; a plan can send values to it over a channel and fetch them back. The model allows each operator a
-limited number of runs. A plan with more runs of an operator pays for them, and a plan with more fetches occupies the channel
-for longer. So there is a lower bound on the added cost of every plan with more runs than the model allows. The bound that is
-reported is never larger than that, unless no operator could use more runs.
+limited number of runs, and each value a limited number of fetches. A plan with more runs of an operator pays for them, and a
+plan with more fetches occupies the channel for longer. This gives a lower bound on the added cost of every plan that the model
+cannot represent. The bound that is reported is at most this one, so that it holds for all plans. If no operator could use more
+runs, it is the bound of the model.
+
+A hint must be a valid plan; then nothing here raises an error.
 """
 
 from __future__ import annotations
@@ -150,8 +153,8 @@ def solve(
 
 
 def with_proven_status(outcome: Outcome[Plan]) -> Outcome[Plan]:
-    """The outcome with the status ``optimal`` exactly if the bound proves it. The solver's own status only refers to its model,
-    which does not have all plans."""
+    """Returns the outcome with the status ``optimal`` if the bound proves it, otherwise with another status. The solver's own
+    status only refers to its model, which does not represent all plans."""
     proven = outcome.plan is not None and outcome.bound is not None and outcome.plan.objective <= outcome.bound
     status = "optimal" if proven else "feasible" if outcome.status == "optimal" else outcome.status
     return Outcome(status, outcome.plan, outcome.bound)

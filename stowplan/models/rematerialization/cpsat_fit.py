@@ -1,7 +1,9 @@
 """The memory constraints of the CP-SAT model: live and reserved bytes stay within the limit at every time.
 
 A *reservation* is a number of bytes of the limit that something outside the graph occupies during a part of the plan
-(:class:`~stowplan.models.rematerialization.problem.Reservation`).
+(:class:`~stowplan.models.rematerialization.problem.Reservation`). Its bytes may include a multiple of the bytes that are live
+at some operator. Times are those of :mod:`~stowplan.models.rematerialization.cpsat_model`. Nothing here raises an error for
+valid arguments.
 """
 
 from __future__ import annotations

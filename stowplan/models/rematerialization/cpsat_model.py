@@ -5,12 +5,16 @@ the order is free. On larger ones the first runs of the operators have a given o
 recomputations between the first runs of the operators ``j - 1`` and ``j``, each operator at most once and in the given order.
 Such a model proves nothing about other orders.
 
+A *value* is a tensor that is an input or that an operator writes (:mod:`~.structure`). An *instance* of it is the bytes that
+one run or one fetch wrote. It is *retained* from then on until its *end*, a variable. A *storage* is a value with bytes of its
+own, and all other values are views.
+
 The *host* is a second memory. A *send* copies a value to it, a *wait* waits until that copy has ended, and a *fetch* copies the
 value back (:class:`~.plan.Move`). Without a host, a time is a position in the sequence. With a host, times are those of the
 plan multiplied by a number ``unit`` that is larger than the number of steps. A run takes ``unit`` times its cost plus 1, and a
 move takes 1, so that no two steps have the same time; a copy takes ``unit`` times its duration. Times of the plan are the times
 of the model divided by ``unit`` and rounded down. A fetch is an operator that reads nothing and whose value can be read when
-its copy has ended.
+its copy has ended. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -250,8 +254,8 @@ class Model:
                 model.add(self._input_ends[value] >= view)
 
     def _keep(self) -> None:
-        """Require that values that stay to the end are retained to the end: the instance of the last run of their writer, or of
-        a fetch."""
+        """Require that, of each value that stays to the end, one instance is retained to the end: that of the last run of its
+        writer, or of a fetch."""
         for value, kept in enumerate(self.structure.kept):
             if not kept:
                 continue

@@ -12,6 +12,9 @@ try, as for constrained shortest paths (Handler and Zang 1980), until the best m
 cut is the smallest number of bytes that can be live while the operator runs, which bounds the peak of any plan.
 
 All sums are of whole numbers. If capacities must be rounded, they are rounded down, so the bounds stay valid.
+
+A *storage* is a tensor with bytes of its own. The *load* of a step is its live bytes plus the largest reservation in force,
+which is memory that something outside the graph occupies. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -118,10 +121,8 @@ class Moments:
         return has_begun and (row.until is None or bool(self.after[op] >> row.until & 1))
 
     def available_bytes(self, op: int, limit: int) -> int:
-        """The largest number of live bytes with which the operator's first run, including reservations, is within the limit.
-
-        It is negative if no number is small enough.
-        """
+        """The largest number of live bytes with which the load of the operator's first run is within the limit. It is negative
+        if even 0 live bytes are too many."""
         limits = [limit]
         for row in self.in_force(op):
             if row.of == op:
@@ -131,7 +132,7 @@ class Moments:
         return min(limits)
 
     def load(self, op: int, live: int) -> int:
-        """Lower bound on the load, with reservations, of the operator's first run if ``live`` bytes are live at it.
+        """Lower bound on the load of the operator's first run if ``live`` bytes are live at it.
 
         It is the inverse of :meth:`available_bytes`.
         """

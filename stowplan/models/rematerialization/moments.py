@@ -3,7 +3,7 @@
 A *moment* is the first run of an operator in a plan. The staged program (:mod:`stowplan.models.rematerialization.stages`) is a
 MILP that looks at several moments together. They are given by a *chain*, a list of operators each of which needs the one
 before. The moments divide a plan into *stages*, and a solution says which operators run in each stage. Its bound is best if
-many bytes are live at the moments.
+many bytes are live at the moments. The graph is given as its :class:`~.structure.Structure`.
 """
 
 from __future__ import annotations

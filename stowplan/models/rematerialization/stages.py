@@ -2,7 +2,8 @@
 
 A *chain* is a list of operators each of which needs the one before. In every plan, the operators of a chain run for the first
 time in this order. Their first runs are *moments* that divide the plan into *stages*. For each stage, the program decides which
-operators run in it and which storages are live when the next stage begins. It counts one run of an operator in a stage at most
+operators run in it and which storages are live when the next stage begins. A *value* is a tensor that is an input or that an
+operator writes, and a *storage* is a value with bytes of its own. The program counts one run of an operator in a stage at most
 and does not decide the order within the stage. Its constraints are:
 
 * A value that a stage reads is written in that stage, or is live when the stage begins.
@@ -36,7 +37,7 @@ MOST_TERMS = 1_500_000
 
 @dataclass(frozen=True)
 class Draft:
-    """The result of solving one staged program: a bound, and a solution as a draft of a plan."""
+    """The result of solving one staged program: a bound, and the best solution as a draft of a plan."""
 
     bound: int | None
     """Proven lower bound on the added cost of plans within the limit; None if nothing is proven."""

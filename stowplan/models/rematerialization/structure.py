@@ -1,10 +1,12 @@
 """A rematerialization problem as lists, for models, bounds and heuristics.
 
-A *value* is a tensor that is an input or that an operator writes. A view that no operator writes is the value of its base. A
-value with bytes of its own is a *storage*. The other values are views and share the bytes of their parent.
+A *value* is a tensor that is an input or that an operator writes. A view that no operator writes is no value of its own;
+whoever reads it reads the value of its base. A value with bytes of its own is a *storage*. All other values are views and share
+the bytes of their parent. A *reservation* is memory that something outside the graph occupies during a part of a plan
+(:class:`~.problem.Reservation`).
 
 The *host* is a second memory; a plan can send values to it and fetch them back. A *fetch* is modelled as an operator that reads
-nothing and writes one value. Fetches are the last operators of a structure.
+nothing and writes one value. Fetches are the last operators of a structure. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -119,10 +121,11 @@ class Structure:
         )
 
     def assuming(self, live: int, limit: int) -> Structure:
-        """The same structure with reservations of a fixed size, under an assumption about the bytes that they multiply.
+        """Returns the same structure with reservations of a fixed size.
 
-        The assumption is that exactly ``live`` bytes are live at each operator ``of`` that a reservation refers to. Further
-        reservations make sure that no more are. Plans that fit into ``limit`` bytes are then plans of the original structure.
+        The size of a reservation may include a multiple of the bytes that are live at an operator, its ``of``. Here it is
+        assumed that exactly ``live`` bytes are live at each of these operators. Further reservations make sure that no more
+        bytes are live there. Plans that fit into ``limit`` bytes are then plans of the original structure.
         """
         rows = [
             Reservation(size=max(0, row.size + row.times * live), since=row.since, until=row.until) for row in self.reservations

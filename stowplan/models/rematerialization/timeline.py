@@ -1,8 +1,9 @@
 """Computes the times of the steps of a plan with a host.
 
-The *host* is a second memory; a plan sends values to it and fetches them back (:class:`~.plan.Move`). The times come from the
-copy engine of memory mapping with one queue for each direction. A run takes as many units of time as its cost. Issuing a copy
-takes no time, and a step that needs a copy waits until the copy has ended.
+The *host* is a second memory; a plan sends values to it and fetches them back (:class:`~.plan.Move`). A *value* is a tensor
+that is an input or that an operator writes. The times come from the copy engine of memory mapping
+(:func:`~stowplan.models.memory_mapping.copy_engine.play`), with one queue for each direction. A run takes as many units of time
+as its cost. Issuing a copy takes no time, and a step that needs a copy waits until the copy has ended.
 """
 
 from __future__ import annotations

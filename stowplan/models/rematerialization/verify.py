@@ -4,8 +4,9 @@ It is written from docs/reference/rematerialization.md alone, uses no solver, an
 or heuristics.
 
 The *host* is a second memory. A *send* copies a value to it, a *wait* waits until that copy has ended, and a *fetch* copies the
-value back (:class:`~.plan.Move`). A *reservation* is memory that something outside the graph occupies
-(:class:`~.problem.Reservation`).
+value back (:class:`~.plan.Move`). A *step* of a plan is a run of an operator or one of these moves. A *reservation* is memory
+that something outside the graph occupies (:class:`~.problem.Reservation`). To *replay* a plan is to go through its steps one
+after the other.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Branch and bound for tier placement that branches on the number of equally large weights in the fast tiers.
 
-A *tier* is one memory of the hierarchy. The relaxation is that of the MILP in :mod:`stowplan.models.tier_placement.milp`.
+A *tier* is one memory of the hierarchy. The tensors that are placed are the weights and the output of each layer; layer i runs
+at step i. The relaxation is that of the MILP in :mod:`stowplan.models.tier_placement.milp`.
 
 In a network, many layers have weights of the same size. If the linear relaxation puts two and a half of them into a tier,
 branching on single tensors only moves the half from one tensor to the next. This search therefore first branches on counts: the
@@ -11,7 +12,8 @@ Cover inequalities (Balas, "Facets of the knapsack polytope", 1975) tighten the 
 number of bytes of weights in each tier. If outputs that are live at the same step do not fit into the rest of the tier
 together, they are a *cover*: not all of them are in the tier.
 
-All bounds come from duals in exact arithmetic. The solver's tolerances can make them weaker, but never wrong.
+All bounds come from duals in exact arithmetic. The solver's tolerances can make them weaker, but never wrong. Nothing here
+raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -82,7 +84,8 @@ class Part(NamedTuple):
 
 
 class Tree:
-    """The branch-and-bound tree. Its open nodes together contain all plans that could be better than the best known one.
+    """The branch-and-bound tree. Its *open* nodes, which have not been branched on, together contain all plans that could be
+    better than the best known one.
 
     Parameters
     ----------

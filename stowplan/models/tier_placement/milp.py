@@ -8,7 +8,8 @@ bytes of weights in it. The rows limit the bytes in each tier and define the exc
 bytes and picoseconds; the solver gets a copy that is scaled to numbers near one.
 
 While HiGHS runs, it reports plans and bounds and accepts plans of other candidates. :func:`relaxation` solves the linear
-relaxation alone and returns its bound, and its solution as a hint.
+relaxation alone and returns its bound, and its solution as a hint. Hints must be valid plans; then nothing here raises an
+error.
 """
 
 from __future__ import annotations
@@ -120,8 +121,8 @@ class Model:
         return plan_of(self.structure, self.tiers(values))
 
     def bound_ps(self, objective: float, tolerance: float) -> int:
-        """The bound on the latency in ps that a solver's dual bound ``objective`` for ``matrix`` proves. A margin for the
-        solver's ``tolerance`` is subtracted (:func:`~stowplan.models.mip.matrix.proven`)."""
+        """Returns the bound on the latency in ps that ``objective``, a solver's dual bound for ``matrix``, proves. A margin for
+        the solver's ``tolerance`` is subtracted (:func:`~stowplan.models.mip.matrix.proven`)."""
         spread = float(sum(excess.most for excess in self.structure.excesses))
         excess = proven(objective, spread / self.time_unit, unit=self.time_unit, tolerance=tolerance)
         return self.structure.base_ps + max(0, excess)

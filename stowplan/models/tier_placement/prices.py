@@ -24,8 +24,8 @@ STEPS, STEP = (20, 100), 0.2
 
 
 def first_bounds(problem: Problem) -> Iterator[int]:
-    """Yield two lower bounds on the latency in ps, the second one with prices at least as good; none if no layer gains by
-    weights in a faster tier."""
+    """Yield two lower bounds on the latency in ps. The prices of the second one are at least as good as those of the first. If
+    no layer becomes faster by having its weights in a faster tier, yield nothing."""
     tiers, layers = problem.tiers, problem.layers
     fastest = [
         min((tier.move_ps(layer.output_bytes) for tier in tiers if layer.output_bytes <= tier.capacity), default=0)

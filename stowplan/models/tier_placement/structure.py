@@ -15,11 +15,13 @@ because a tensor in its base tier or a slower one costs at least ``a[j][b_j]``, 
 first row of a layer, each base is the slowest tier that the tensor fits into. Together with ``excess >= 0``, this row defines
 the excess of every integral solution. The other rows cut off fractional solutions. The rows of the models are those in which
 each base is the slowest or the fastest tier that the tensor fits into. On the networks that were measured, they make the linear
-relaxation as tight as one that has, for each layer, the convex hull of the combinations of its tensors' tiers and its excess.
+relaxation as tight as one that has, for each layer, the convex hull of all combinations of tiers of its tensors, each with its
+excess.
 
 *Without a search*, :func:`floor_bound` gives a lower bound on the latency, and :func:`find_overload` finds simple reasons why a
 problem is infeasible. *Offsets*: a problem can require that every tensor has an offset in its tier
 (``Problem.address_spaces``). Every tier is then a packing problem of its own once all tensors have tiers (:class:`Offsets`).
+Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations

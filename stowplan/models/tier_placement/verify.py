@@ -1,7 +1,8 @@
 """The verifier of tier placement: checks all rules of a plan and recomputes its latency by stepping through the layers.
 
 It is written from docs/reference/tier-placement.md alone, uses no solver, and shares no code with models, bounds, heuristics or
-hardware.
+hardware. Layer ``i`` of the network runs at step ``i``. Tensors have offsets if the problem says that its tiers are *address
+spaces*.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     -------
     Verification
         All violations found, and the latency in ps, which is None if the plan has the wrong number of tiers or names an unknown
-        tier. At most :data:`~stowplan.models.overlaps.MOST_OVERLAPS` violations of offsets are listed.
+        tier. Overlaps are listed only up to :data:`~stowplan.models.overlaps.MOST_OVERLAPS` violations of offsets in all.
     """
     violations = verification.of_problem(problem, plan)
     count = len(problem.layers)

@@ -92,7 +92,7 @@ def milp(problem: Problem, context: Context) -> None:
     has more integral variables than the one before (:func:`stowplan.models.bank_mapping.milp.stages_of`). The next stage is
     solved only if this one was solved to optimality. Bounds are lowered by a millionth against rounding errors. How far HiGHS
     gets depends on the load of the machine, so in deterministic runs only its bounds are reported. A problem without variables
-    is left to the others.
+    is left to the other candidates.
     """
     from stowplan.models.bank_mapping import milp as model
     from stowplan.models.mip.matrix import Options

@@ -2,9 +2,10 @@
 
 A *layout* says how a tensor is spread over the banks of the scratchpad; layouts are numbers, as
 :class:`~stowplan.models.bank_mapping.problem.Tensor` explains. An *option* of an operator is a layout for each tensor that it
-reads or writes, and is given by its index in ``Operator.options``. A tensor's *own* layout is the one in which it is written.
-Two layouts *conflict* if a tensor is written in one and read in the other; then it has to be copied between banks. An operator
-is *restricted* if its compute unit limits the layouts (``Operator.restricted``).
+reads or writes, and is given by its index in ``Operator.options``. A *view* of a tensor is a copy of it in another form, which
+some operators need and which counts as a layout. A tensor's *own* layout is the one in which it is written. Two layouts
+*conflict* if a tensor is written in one and read in the other; then it has to be copied between banks. An operator is
+*restricted* if its compute unit limits the layouts (``Operator.restricted``).
 
 Options are chosen for each operator by itself (*local mapping*), by *propagation* of layouts along the data, or by descent.
 Local mapping and propagation are methods of Zheng et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators"
@@ -51,7 +52,8 @@ def written_layout(problem: Problem, number: int, option: int, tensor: int) -> i
 class Choice:
     """A partial choice of options, which the caller extends by setting entries of ``options``; None is an open entry.
 
-    It chooses options for which operators that write the same tensor write it in the same layout, if there are such options.
+    Its methods propose options for which operators that write the same tensor write it in the same layout, if there are such
+    options.
     """
 
     def __init__(self, problem: Problem):
@@ -97,7 +99,8 @@ class Choice:
         return None
 
     def wanted(self, tensor: int) -> set[int]:
-        """The layouts in which those readers need a tensor whose option is chosen already; empty if there are none."""
+        """Returns the layouts in which a tensor is read under the options chosen so far; empty if no reader has an option
+        yet."""
         layouts = set()
         for number, at in self.problem.readers[tensor]:
             option = self.options[number]
@@ -308,12 +311,13 @@ def _sizes(problem: Problem, options: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[float] | None = None) -> list[bool]:
-    """Whether each tensor stays on chip. Tensors are taken in descending order of what they save, as long as they fit.
+    """Returns for each tensor whether it stays on chip. Tensors are taken in descending order of what they save, as long as
+    they fit.
 
-    The order is by the weighted bytes that a tensor saves, divided by its bytes and by the length of its life. Tensors that are
-    never used, or that would save nothing, stay in main memory. ``preferred``, if it is given, has a number from 0 to 1 for
-    each tensor, which is rounded to hundredths. Tensors with larger numbers then come first, and the order above decides only
-    between equal numbers.
+    The order is by the weighted bytes (:func:`cost_of`) that a tensor saves, divided by its bytes and by the length of its
+    life. Tensors that are never used, or that would save nothing, stay in main memory. ``preferred``, if it is given, has a
+    number from 0 to 1 for each tensor, which is rounded to hundredths. Tensors with larger numbers then come first, and the
+    order above decides only between equal numbers.
     """
     sizes = _sizes(problem, options)
     stays = [False] * len(problem.tensors)
@@ -334,7 +338,8 @@ def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[flo
 
 
 def keep_for_next_reader(problem: Problem, options: Sequence[int]) -> list[bool]:
-    """Whether each tensor stays on chip in local mapping: if the operator right after its last writer reads it, and it fits.
+    """Returns for each tensor whether it stays on chip in local mapping: if the operator right after its last writer reads it,
+    and it fits.
 
     Inputs of the program never stay on chip, since no operator writes them.
     """

@@ -37,7 +37,7 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the candidates."""
 
     pack_seconds: float = 1.0
-    """Seconds for packing one bank, until a bank is neither packed nor proven infeasible in this time."""
+    """Seconds for packing one bank at first. They grow by the factor ``more``."""
     more: float = 1.6
     """Factor by which the seconds for packing a bank grow with each bank that was neither packed nor proven infeasible."""
     master_share: float = 0.35
@@ -260,8 +260,8 @@ def pack(
     -------
     tuple
         First, offsets in bytes from the start of the bank, by the number of the buffer. Second, the numbers of buffers that are
-        proven not to fit into the bank together. At most one of the two is not None. Both are None if the time was too short
-        for a packing and for a proof.
+        proven not to fit into the bank together. At least one of the two is None. Both are None if the time was too short for a
+        packing and for a proof.
     """
     bank_problem = _bank_problem(problem, bank, numbers)
     ids = {problem.buffers[number].id: number for number in numbers}
@@ -289,8 +289,8 @@ def pack(
 def pack_quickly(problem: Problem, bank: int, numbers: Sequence[int], context: Context) -> dict[int, int] | None:
     """Offsets in bytes from the start of the bank, by the number of the buffer; None if the quick heuristic does not pack it.
 
-    The quick heuristic, :func:`~stowplan.portfolio.packing.quick.quick_plan`, is one placement by size. ``bank`` and
-    ``numbers`` are as in :func:`pack`.
+    The quick heuristic, :func:`~stowplan.portfolio.packing.quick.quick_plan`, makes one placement, by size unless there are
+    many buffers. ``bank`` and ``numbers`` are as in :func:`pack`.
     """
     bank_problem = _bank_problem(problem, bank, numbers)
     quick = quick_plan(bank_problem)

@@ -109,8 +109,9 @@ def climb(
     """
     chance = random.Random(seed)
     best: int | None = None
-    # For each order, its name and the rank of each buffer, by which variations sort: at first the place in the order. Tuned: a
-    # displaced buffer's rank is multiplied by 0.7, and 30 % of the variations that are not better are kept all the same.
+    # For each order, its name and the rank of each buffer, by which variations sort: at first the place in the order. The rank
+    # of a displaced buffer is multiplied by 0.7, and 30 % of the variations that are not better are kept all the same. Both
+    # numbers are tuned.
     ranks: list[tuple[str, list[float]]] = []
 
     def report_if_better(plan: Plan | None, name: str) -> bool:

@@ -149,7 +149,7 @@ def _pair(name: str, first: Record | None, second: Record | None) -> Pair:
     return Pair(name, outcome, before, after, ratio, percent, unit)
 
 
-#: With fewer pairs that differ than this, no p-value can be below 0.05.
+#: If fewer than this many pairs differ, no p-value can be below 0.05.
 FEW = 6
 
 #: Confidence level of the intervals, and number of bootstrap resamples. The number of resamples is a common choice; with one

@@ -83,11 +83,11 @@ class Workers(Protocol):
         """Ask the running tasks to end soon and return their best plans so far."""
 
     def close(self) -> None:
-        """End running tasks and the workers."""
+        """End the use of the workers, and if possible the running tasks."""
 
     blames: bool
-    """Whether each worker does one task at a time. A lost task has then certainly ended its worker. If False, a worker may do
-    several tasks at a time, and a lost task may have been lost because another task ended the worker."""
+    """Whether each worker does one task at a time, so that a lost task was lost through no other task. If False, a worker may
+    do several tasks at a time, and a lost task may have been lost because another task ended the worker."""
     tries: int
     """An input counts as failed after its task has been lost this many times."""
 

@@ -2,7 +2,8 @@
 
 The layers of a language model are placed on the host (the CPU with its RAM) and on devices. The *micro-batch* is the number of
 tokens of a prompt that are computed at once. A *memory* is that of the host, number 0, or of a device, number d + 1. Two layers
-are of one *class* if they differ at most in their names. Times are in picoseconds, and the functions raise no errors.
+are of one *class* if they differ at most in their names. The time of a placement is that of one request, which computes a
+prompt and generates an answer. Times are in picoseconds, and the functions raise no errors.
 
 For a sequence of devices and a micro-batch, a placement divides the layers into consecutive *segments*: one on the host, which
 may be empty, and one on each device. If the layers of a segment do not fit on their device, parts of them are *spilled*, that
@@ -78,7 +79,7 @@ class Divisions:
         self.segments = {memory: self._segments(memory, case) for memory in range(1, len(problem.memories))}
 
     def _segments(self, memory: int, case: Case) -> Segments:
-        """All segments on the device with this memory."""
+        """Returns all segments on the device whose memory has the number ``memory``."""
         problem, size = self.problem, self.count + 1
         costs, levels = [], []
         for layer in self.kinds:
@@ -107,7 +108,7 @@ class Divisions:
         order
             Memory numbers of the devices, in the order of their layers; empty for none.
         limit
-            Time in picoseconds without transfers between devices; infinite for no limit.
+            Time in picoseconds, without transfers between devices, that the plan must stay below; infinite for no limit.
 
         Returns
         -------

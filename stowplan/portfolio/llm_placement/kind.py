@@ -2,7 +2,8 @@
 
 A plan places the layers of a language model on the host and the devices. It chooses which parts of a device's layers stay on
 the host. It also chooses a *micro-batch*, the number of tokens of a prompt that are computed at once. The objective is the time
-of a request in picoseconds. :class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
+in picoseconds of a request, which computes a prompt and generates an answer. :class:`stowplan.kernel.kind.Kind` explains the
+fields of :data:`KIND`.
 """
 
 from __future__ import annotations

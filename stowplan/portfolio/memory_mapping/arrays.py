@@ -3,9 +3,10 @@
 A *use* is the read or write of one tensor by one step. Heuristics decide about *accesses*. An access is all uses of a tensor by
 one step. There are two exceptions. If a tensor lives outside a loop, all of its uses in the loop are one access, because the
 rules keep such a tensor in fast memory for the whole loop or not at all. If an asynchronous operation reads or writes a tensor,
-all uses of the tensor from the start to the end of the operation are one access. A *boundary* is the moment before a step or
-after the last one. A *residency* is the stay of a tensor in fast memory from one boundary to another. Steps, tensors and uses
-have the numbers that they have in the problem.
+all uses of the tensor from the start to the end of the operation are one access. An *asynchronous operation* starts in one step
+and ends in a later one. A *boundary* is the moment before a step or after the last one. A *residency* is the stay of a tensor
+in fast memory from one boundary to another. Steps, tensors and uses have the numbers that they have in the problem. A *channel*
+is a copy engine, which makes one copy after the other. Times and latencies are in picoseconds (ps).
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class StepRow:
     weight: int
     """How often the step runs."""
     floor: int
-    """The least latency of the step over all choices of fast uses, times its weight (ps)."""
+    """The least latency of the step over all choices of the uses that fast memory serves, times its weight (ps)."""
     first_use: int
     """The first use of the step."""
     first_term: int
@@ -50,9 +51,9 @@ class StepRow:
     table_uses: int
     """Number of uses that the latency table depends on."""
     down: int
-    """The latest boundary at which copies may begin or end that is not after the boundary before this step."""
+    """Of the boundaries up to the one before this step, the last at which copies may begin or end."""
     up: int
-    """The earliest boundary at which copies may begin or end that is not before the boundary before this step."""
+    """Of the boundaries from the one before this step on, the first at which copies may begin or end."""
 
 
 class TermRow:
@@ -78,7 +79,8 @@ class TensorRow:
     is_output: int
     """1 if the content of the tensor is needed after the program ends; otherwise 0."""
     can_copy: int
-    """0 if the tensor is internal to a loop, so that it may not be copied; otherwise 1."""
+    """0 if the tensor may not be copied, because it is internal to a loop: all of its uses are in the loop, and it is neither
+    an input nor an output. Otherwise 1."""
     uniform: int
     """1 if the tensor must be in fast memory throughout and at one offset, or not at all; otherwise 0."""
     first_access: int
@@ -93,7 +95,7 @@ class AccessRow:
     high: int
     """Step after the last step of the access."""
     reads: int
-    """1 if the access needs the content from before; otherwise 0."""
+    """1 if the access needs the content that the tensor had before; otherwise 0."""
     writes: int
     """1 if the access writes the tensor; otherwise 0."""
     defines: int
@@ -187,7 +189,7 @@ Columns = dict[str, Column]
 
 
 def _steps(problem: Problem) -> tuple[Columns, Columns, list[int]]:
-    """Columns of the steps and of the terms, and the latency tables."""
+    """Returns the columns of the steps and of the terms, and the latency tables."""
     steps = problem.steps
     boundaries = Boundaries(problem.horizon, problem.loops)
     pieces = [piece for step in steps for piece in step.pieces]
@@ -214,7 +216,7 @@ def _steps(problem: Problem) -> tuple[Columns, Columns, list[int]]:
 
 
 def _accesses(problem: Problem, inner: Ints) -> tuple[Columns, Columns, Ints]:
-    """Columns of the accesses and of their uses, and the first access of each tensor.
+    """Returns the columns of the accesses and of their uses, and the first access of each tensor.
 
     ``inner`` [N] has for each tensor the innermost loop to which it is internal; -1 for none.
     """

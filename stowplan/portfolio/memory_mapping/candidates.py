@@ -39,8 +39,8 @@ class SearchParameters(Parameters, frozen=True):
     look_every: float = 0.01
     """Seconds between two calls of :meth:`Context.closed` in other runs."""
     loss: float = 2e-3
-    """Largest loss that a round of ruin and recreate may cause at the beginning. It is a fraction of the difference between the
-    objective of the first plan and the floor, a simple lower bound."""
+    """Largest loss, that is, increase of the objective, that a round of ruin and recreate may cause at the beginning. It is a
+    fraction of the difference between the objective of the first plan and the floor, a simple lower bound."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
@@ -70,7 +70,8 @@ def presolve(problem: Problem, context: Context) -> None:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """The main heuristic: constructive heuristics, some of them guided by hints, then ruin and recreate (:mod:`.search`)."""
+    """The main heuristic: constructive heuristics (:mod:`.heuristics`), some of them guided by hints (:mod:`.guided`), then
+    ruin and recreate (:mod:`.search`)."""
     data = arrays.build(problem)
     guides = Guides(problem, context, data)
     best: State | None = None
@@ -88,9 +89,9 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _construct_and_report(problem: Problem, context: Context, data: arrays.Data) -> Iterator[State]:
-    """Run the constructive heuristics; yields the state of each.
+    """Run the constructive heuristics; yields the state that each of them builds.
 
-    The plan of the baseline is reported, and so is every plan that is better than all before.
+    The plan of the baseline ``greedy`` is reported, and so is every plan that is better than all before.
     """
     best_total = math.inf
     for source, steps in heuristics.constructive(data):
@@ -139,7 +140,8 @@ def _ruin_and_recreate(problem: Problem, context: Context, data: arrays.Data, st
                 state = adopted
                 save_best(state, search)
                 reported = int(status.best)
-        # The search does not end before the relaxation's hint has arrived, because the plans that follow it are built here.
+        # The search does not end before it has followed a hint of another candidate, mostly that of the relaxation, because the
+        # plans that follow hints are built here.
         if may_end and guides.has_followed_hint:
             gap = int(status.best) - max(floor, context.incumbent()[1] or 0)
             if stagnation.is_reached(time.monotonic(), context.remaining(), gap):
@@ -208,7 +210,7 @@ def relaxation(problem: Problem, context: Context) -> None:
 
 
 def complete(problem: Problem, context: Context) -> None:
-    """Solve the complete CP-SAT model. The solver starts from the best plan so far, if there is one.
+    """Solve the complete CP-SAT model, that of the whole problem. The solver starts from the best plan so far, if there is one.
 
     If the model does not support the problem, the candidate's entry in the result gets a note.
     """

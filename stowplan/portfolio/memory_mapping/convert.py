@@ -1,7 +1,10 @@
 """Converts between plans and the state of the compiled heuristics (:mod:`stowplan.portfolio.memory_mapping.state`).
 
-That module explains the terms *access*, *boundary*, *residency* and *slot*. A *use* is the read or write of a tensor by a step.
-The functions raise no errors.
+A *use* is the read or write of a tensor by a step, and an *access* is all uses of a tensor by one step. A *boundary* is the
+moment before a step or after the last one. A *residency* is the stay of a tensor in fast memory from one boundary to another;
+its row in a table of the state is a *slot*. The *timeline* of a state is the times at which steps begin. A copy is queued at
+the boundary from which on it may begin, and its *deadline* is the boundary that waits for its end. A *sliced prefetch* is a
+copy to fast memory that is made in several parts. The functions raise no errors.
 """
 
 from __future__ import annotations

@@ -48,19 +48,19 @@ class GuideParameters(Parameters, frozen=True):
 
     thresholds: tuple[float, float] = (0.2, 0.05)
     """Values of a hint, between 0 and 1, that serve as thresholds; plans are built for each. A tensor enters fast memory only
-    at accesses whose ``fast`` reaches the threshold, and stays there only after accesses whose ``keep`` reaches it. The
-    thresholds are small, because a tensor that the relaxation keeps only partly in fast memory is worth trying. A threshold of
-    one half is much worse (docs/results/guidance.md).
+    at accesses whose value ``fast`` (:class:`Guide`) reaches the threshold, and stays there only after accesses whose ``keep``
+    reaches it. The thresholds are small, because a tensor that the relaxation keeps only partly in fast memory is worth trying.
+    A threshold of one half is much worse (docs/results/guidance.md).
     """
     margin: float = 0.02
     """Fraction of the best objective. If the first plan that follows a hint is worse by more than this fraction, no further
     plans are built for the hint (docs/results/guidance.md)."""
     large_uses: int = 15_000
-    """Number of uses of a problem above which the exact candidate spends only the part ``large_part`` of its time on the
-    relaxation's hint."""
+    """Number of uses (reads and writes of a tensor by a step) of a problem above which the exact candidate ``relaxation``
+    spends only the part ``large_part`` of its time on the relaxation's hint."""
     large_part: float = 0.5
-    """Part of its time that the exact candidate spends on the relaxation's hint if the problem has more than ``large_uses``
-    uses."""
+    """Part of its time that the candidate ``relaxation`` spends on the relaxation's hint if the problem has more than
+    ``large_uses`` uses."""
     within_part: float = 0.25
     """Part of the time limit that the search may spend on a hint that it computes itself."""
     guide_seconds: float = 1.5e-5
@@ -70,8 +70,9 @@ class GuideParameters(Parameters, frozen=True):
     iteration_uses: float = 5000.0
     """Number of uses of a problem whose simplex iterations take twice as long as those of a small problem."""
     orders: tuple[int, ...] = (0, 1, 2, 3)
-    """Numbers of the orders of insertion that are tried. The orders are by descending saving (0), bytes (1), saving divided by
-    the square root of the bytes (2), and saving divided by the bytes (3)."""
+    """Numbers of the orders of insertion that are tried. The *saving* of a tensor is an estimate of the time that it saves. The
+    orders are by descending saving (0), bytes (1), saving divided by the square root of the bytes (2), and saving divided by
+    the bytes (3)."""
 
 
 PARAMS = parameters(GuideParameters, __name__)
@@ -85,7 +86,7 @@ class Guide(NamedTuple):
     keep: Floats
     """How likely the tensor stays in fast memory until its next access in a good plan."""
     sure: Floats
-    """Confidence in these two values."""
+    """Confidence in these two values; 1 is full confidence."""
     place: Floats | None = None
     """Suggested offset in fast memory, as a fraction of the capacity; None if the hint suggests no places."""
 
@@ -98,7 +99,7 @@ def guide(hint: Hint) -> Guide:
 
 
 def followed(data: Data, guide: Guide, least: float, by: int) -> Built:
-    """Insert every tensor in the best of the ways that the hint permits.
+    """Insert every tensor in the best of the ways (:mod:`.machine`) that the hint permits.
 
     ``least`` is the threshold (:func:`~stowplan.portfolio.memory_mapping.heuristics.follow`), and ``by`` the number of the
     order of insertion (:attr:`GuideParameters.orders`, or :data:`BY_PLACE`). Raises AssertionError for :data:`BY_PLACE` if the
@@ -133,7 +134,7 @@ BY_PLACE = 4
 
 
 def _order(data: Data, state: State, by: int) -> Ints:
-    """The order of insertion number ``by``, with the tensors whose permitted accesses may save time."""
+    """Returns the tensors in the order of insertion number ``by``, without tensors whose permitted accesses save no time."""
     gains = np.zeros(len(data.tensors) - 1)
     permitted_gains(data, state, gains)
     size = sizes(data)

@@ -1,10 +1,11 @@
 """Constructive heuristics, which insert one tensor after the other into fast memory.
 
 They are generators that yield between two pieces of work, so that a caller can check the time. The loops over tensors are
-compiled. :mod:`.state` describes the tables of a partial plan and the terms. A *way* to insert a tensor says, for example,
-whether it is written to fast memory or copied there (:mod:`.machine`). In shapes, N is the number of tensors. A *hint* has
-values in [0, 1] for each access of a tensor, such as how likely the access is served from fast memory in a good plan. The
-functions raise no errors.
+compiled. :mod:`.state` describes the tables of a partial plan. A *residency* is the stay of a tensor in fast memory, and its
+row in a table is a *slot*. An *access* is all uses of a tensor by one step; it is *fast* if it is served from fast memory. The
+*timeline* of a state is the times at which steps begin. A *way* to insert a tensor says, for example, whether it is written to
+fast memory or copied there (:mod:`.machine`). In shapes, N is the number of tensors. A *hint* has values in [0, 1] for each
+access of a tensor, such as how likely the access is served from fast memory in a good plan. The functions raise no errors.
 
 If a problem allows stalls (waiting for copies), the greedy heuristic in the style of production compilers often makes a worse
 plan than if it may not stall (:func:`without_stalls`). A plan without stalls is valid in both cases, so learned policies are
@@ -111,14 +112,14 @@ def constructive(data: Data) -> Iterator[tuple[str, Built]]:
 
 
 def by_density(data: Data, by: int) -> Ints:
-    """The tensors that may save time, by descending density number ``by`` (:func:`densities`)."""
+    """Returns the tensors that may save time, by descending density; ``by`` chooses the density (:func:`densities`)."""
     keys = densities(data, by)
     order = np.argsort(-keys, kind="stable")
     return order[keys[order] > 0]
 
 
 def _largest_first(data: Data, state: State) -> Ints:
-    """The slots in use, by descending size times length in steps."""
+    """Returns the slots in use, by descending size times length in steps."""
     placed: Ints = state.order[: state.totals[0].placed].copy()
     size, start, end = (np.array(values(state.slots, name), np.int64)[placed] for name in ("bytes", "start", "end"))
     return placed[np.argsort(size * (start - end), kind="stable")]

@@ -1,8 +1,8 @@
 """Memory mappings that differ as little as possible from an earlier plan, compared tensor by tensor.
 
 The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the program. A *residency* is the
-stay of a tensor in fast memory. A *use* is the read or write of a tensor by a step; it is *fast* if it is served from fast
-memory.
+stay of a tensor in fast memory. A copy is *queued* at a *boundary*, the moment before a step from which on it may begin. A
+*use* is the read or write of a tensor by a step; it is *fast* if it is served from fast memory.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 A plan says when which tensor of a compiled program is in fast memory, at which offset, and which copies bring it there. A *use*
 is the read or write of one tensor by one step of the program; the number of uses measures the size of a problem. The
-*relaxation* is a MILP without integrality, which gives a bound and a hint. :class:`stowplan.kernel.kind.Kind` explains the
-fields of :data:`KIND`.
+*relaxation* is a MILP without integrality. It gives a bound, and a hint that says how likely each tensor is in fast memory.
+:class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,8 @@ def _all_slow(problem: Problem) -> Plan:
 def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     """All candidates of the problem, most useful first.
 
-    The search has a worker of its own. The exact candidates share another one, with the policy if no worker is free for it.
+    The search has a worker of its own. The exact candidates share another one. The learned candidate, ``policy``, shares it as
+    well if no worker is free.
     """
     is_small = problem.use_count <= PACE.complete_model_uses
     search = [in_caller(Candidate("search", "heuristic"), options)]

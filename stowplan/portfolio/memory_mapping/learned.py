@@ -1,7 +1,8 @@
 """The learned candidate for memory mapping: it plays MMapGame with a trained policy.
 
 In MMapGame (``docs/reference/mmap-game.md``), a plan is made by a sequence of moves, one for each access of a tensor. A
-*policy* is a neural network that gives a probability for each possible action of a move.
+*policy* is a neural network that gives a probability for each possible action of a move. The actions do not choose offsets in
+fast memory. A fixed rule does, for example that a tensor gets the lowest free offset, and each game has one rule.
 """
 
 from __future__ import annotations
@@ -68,9 +69,9 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 def policy(problem: Problem, context: Context) -> None:
     """The candidate ``policy``: it plays games with each rule for offsets and reports the best plan.
 
-    First it plays the games of the most likely actions alone, then these together with games of random actions. It reports
-    nothing if the problem has no uses, or if no game ends in time. Raises InputError if the policy's file is no policy or is
-    damaged.
+    At first, it plays only games in which every action is the most likely one. Then it plays them again, together with games of
+    random actions. It reports nothing if the problem has no uses, or if no game ends in time. Raises InputError if the policy's
+    file is no policy or is damaged.
     """
     if not problem.use_count:
         return

@@ -12,8 +12,9 @@ time per second of work is chosen more often.
 Several searches improve the best plan in parallel and find different improvements. A search that simply continued from another
 search's plan would lose its own improvements. It therefore applies its latest changes (:class:`Changes`) to that plan, unless
 the other search has changed the same tensors. A *use* is the read or write of a tensor by a step of the program. A *timeline*
-is a plan with the times of its steps (:class:`~stowplan.models.memory_mapping.copy_engine.PlanTimeline`). Nothing in this
-module raises an error, except as stated.
+is a plan with the times of its steps (:class:`~stowplan.models.memory_mapping.copy_engine.PlanTimeline`). A *residency* is the
+stay of a tensor in fast memory, and a *hint* is a guess of how likely each tensor is there. A copy is *sliced* if it is made in
+several parts. Nothing in this module raises an error, except as stated.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class NeighbourhoodsParameters(Parameters, frozen=True):
     shrinkage: float = 0.8
     """Factor by which the number of freed tensors shrinks after a round that was too hard."""
     most_literals: int = 8000
-    """Largest number of literals in the model of a neighbourhood. A larger model is not built."""
+    """Largest number of literals (Boolean variables) in the model of a neighbourhood. A larger model is not built."""
     memory: float = 0.9
     """Factor by which an arm's past gains and times are multiplied in each of its rounds."""
     curiosity: float = 0.2
@@ -163,7 +164,10 @@ def _start(problem: Problem, context: Context) -> Plan | None:
 
 
 def _wait_for_plan(context: Context) -> Plan | None:
-    """Wait some time for a plan that uses fast memory; returns the best plan of all candidates, None if there is none."""
+    """Wait for a plan that uses fast memory; returns the best plan of all candidates, None if there is none.
+
+    It waits for at most :attr:`NeighbourhoodsParameters.wait_for_start` seconds and a fifth of the time limit.
+    """
     deadline = time.monotonic() + min(PARAMS.wait_for_start, context.seconds(0.2))
     while True:
         plan: Plan | None = context.incumbent()[0]
@@ -208,8 +212,8 @@ class LargeNeighbourhoodSearch:
         self._verified_timeline = self._timeline
         """The last plan that was verified."""
         self._is_careful = self._clock.is_counted
-        """Whether every plan is verified when it is found. So it is in a deterministic run, and otherwise from the first plan
-        on that turns out not to be valid."""
+        """Whether every plan is verified when it is found. Deterministic runs always do so, other runs once a plan has turned
+        out not to be valid."""
         self._reported = plan.objective
         self._report_at = 0.0
         self.arms: list[Arm] = []
@@ -236,7 +240,10 @@ class LargeNeighbourhoodSearch:
         self._context.note(f"{rounds} neighbourhoods ({used})")
 
     def _update_hints_and_arms(self) -> None:
-        """Follow the first hint, that of the learned guide only if there is no other, and add arms for new ways."""
+        """Choose the hint to follow, and add arms for ways to choose neighbourhoods that are new.
+
+        It is the first hint that is not from the learned guide (a neural network), or else the learned guide's.
+        """
         hint = min(self._context.hints(), key=lambda hint: hint.source == LEARNED, default=None)
         if hint is not None and hint is not self._hint:
             self._hint = hint

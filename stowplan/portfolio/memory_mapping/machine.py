@@ -1,8 +1,12 @@
 """The operations on a partial plan, compiled: inserting tensors into fast memory and removing them.
 
-:mod:`~stowplan.portfolio.memory_mapping.state` describes the tables of a partial plan and the terms. Constructive heuristics
-and searches use only the functions in ``__all__``. These use three other modules: ``space`` finds free bytes, ``timeline``
-simulates steps and copies, and ``residencies`` opens and closes the residencies of a tensor.
+:mod:`~stowplan.portfolio.memory_mapping.state` describes the tables of a partial plan. A *residency* is the stay of a tensor in
+fast memory from one boundary, the moment before a step, to another; its row in a table is a *slot*. An *access* is all uses of
+a tensor by one step; it is *fast* if it is served from fast memory. To *insert* a tensor is to open residencies for it. The
+*map of memory* lists all residencies by offset. The *timeline* is the times at which steps begin; a *replay* computes it anew,
+with the objective. A *copy-out* goes to slow memory. A *stall* is time that the program waits for a copy. Constructive
+heuristics and searches use only the functions in ``__all__``. These use three other modules: ``space`` finds free bytes,
+``timeline`` simulates steps and copies, and ``residencies`` opens and closes the residencies of a tensor.
 
 :func:`insert_first` and :func:`insert_best` insert a tensor, :func:`remove` removes it. :func:`gain` estimates the time that an
 access would save by being fast, and :func:`replay` returns the objective after a change. :func:`note` saves a residency;
@@ -173,7 +177,7 @@ def insert_tensor(data: Data, state: State, tensor: int, mode: int, policy: int,
     if done and draft.slot >= 0:
         done = _leave(data, state, row.is_output, data.horizon, policy)
     if done and row.uniform:
-        # A uniform tensor needs one residency for all of its accesses.
+        # A uniform tensor must be in fast memory throughout or not at all, so it needs one residency for all of its accesses.
         index = state.first_slot[tensor]
         done = index >= 0 and state.slots[index].first == row.first_access and state.slots[index].next < 0
     if not done:
@@ -223,7 +227,7 @@ def _leave(data: Data, state: State, needed: int, limit: int, policy: int) -> bo
 def _enter(data: Data, state: State, tensor: int, access: int, mode: int, policy: int, skip: int) -> None:
     """Open a residency that begins with an access, if the way permits it and there are space and time.
 
-    Afterwards ``draft.slot`` is the slot, or -1 if none was opened.
+    Afterwards :attr:`.Draft.slot` is the slot, or -1 if none was opened.
     """
     draft, tensor_row, row = state.draft[0], data.tensors[tensor], data.accesses[access]
     if not state.permits[access] & ENTER:
@@ -266,7 +270,8 @@ def _save_early(data: Data, state: State, tensor: int, access: int, policy: int)
 
 @njit_once
 def way(data: Data, tensor: int, number: int, thorough: bool) -> int:
-    """Way number 0 to ``WAYS - 1`` to serve a tensor, as bits, the most promising first; -1 if it is not worth trying.
+    """Returns way ``number`` (0 to ``WAYS - 1``, the most promising first) to serve a tensor, as bits; -1 if it is not worth
+    trying.
 
     ``thorough`` permits ways that are rarely the best, numbers 3 and above.
     """

@@ -212,8 +212,10 @@ class Chooser:
 
 
 def access_gains(facts: ProblemFacts) -> Floats:
-    """[accesses] The gain of each access, in the order that hints use: the most that it can save if it is fast, in the best
-    case over all choices for other accesses."""
+    """Returns the gain of each access, in the order in which hints list accesses.
+
+    The gain is the most that the access can save if it is fast, in the best case over all choices for other accesses.
+    """
     gains: dict[tuple[int, int], float] = {}
     for index, step in enumerate(facts.problem.steps):
         for place, use in enumerate(step.uses):
@@ -234,8 +236,10 @@ def _largest_gain(step: Step, place: int) -> int:
 
 
 def lost_gains(timeline: PlanTimeline) -> Floats:
-    """[tensors] The gain that the plan misses: the sum, over all slow uses of a tensor, of the time that would be saved if only
-    this use became fast."""
+    """Returns for each tensor the gain that the plan misses.
+
+    It is the sum, over all slow uses of the tensor, of the time that would be saved if only this use became fast.
+    """
     facts = timeline.facts
     gains = np.zeros(len(facts.sequences))
     for index, step in enumerate(facts.problem.steps):

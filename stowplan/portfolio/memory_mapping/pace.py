@@ -1,7 +1,8 @@
 """How searches share the machine: how often they report, and when ruin and recreate ends to make way for another search.
 
 A *candidate* is one of the methods that a run tries side by side, for example ruin and recreate (``search``) or
-large-neighbourhood search (``lns``). A *use* is one access of a tensor by a step; their number measures the size of a problem.
+large-neighbourhood search (``lns``). A *use* is the read or write of a tensor by a step; the number of uses measures the size
+of a problem.
 
 The run verifies every reported plan, which takes time on a core that searches could use, so that reports must not come too
 often. On large programs, ruin and recreate finds most of its improvements within seconds, while large-neighbourhood search

@@ -80,7 +80,8 @@ SLOW, LOST, CLEAN, DIRTY = 0, 1, 2, 3
 class VisitRow:
     """How the cheapest path of a tensor gets from one access to the next; the last row is for the end of the program.
 
-    The *gap* of an access is the time between it and the access before.
+    The states are :data:`SLOW`, :data:`LOST`, :data:`CLEAN` and :data:`DIRTY`. The *gap* of an access is the time between it
+    and the access before.
     """
 
     slow: int
@@ -328,7 +329,7 @@ def _copy_cost(data: Data, priced: Priced, duration: int, start: int, end: int) 
 
 @njit_inner
 def _left_after(data: Data, priced: Priced, first: int, version: int, end: int) -> int:
-    """Boundary until which a tensor occupies fast memory if its copy-out ends at boundary ``end``.
+    """Returns the boundary until which a tensor occupies fast memory if its copy-out ends at boundary ``end``.
 
     The gap begins at boundary ``first``, and ``version`` is the boundary after the last write.
     """
@@ -524,7 +525,10 @@ def _add_usage(data: Data, priced: Priced, tensor: int, state: int) -> None:
 
 @njit_inner
 def _step_coordinate(priced: Priced, at: int, value: float, slope: float, most: float) -> float:
-    """The coordinate number ``at`` of ``squares`` after a step along its subgradient ``slope``, clipped to ``[0, most]``."""
+    """Returns a price or share after a step along its subgradient ``slope``, clipped to ``[0, most]``.
+
+    ``value`` is its value before the step, and ``at`` its index in :attr:`Priced.squares`.
+    """
     if (value <= 0.0 and slope <= 0.0) or (value >= most and slope >= 0.0) or slope == 0.0:
         return value
     priced.squares[at] += slope * slope

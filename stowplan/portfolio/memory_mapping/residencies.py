@@ -1,9 +1,11 @@
 """Opens, extends and closes residencies of the tensor that is being inserted into a partial plan, with their copies. Compiled.
 
-:mod:`.state` describes the tables and the terms. After every change the plan is valid, but its timeline is out of date;
-:func:`~stowplan.portfolio.memory_mapping.timeline.replay` brings the timeline up to date and returns the objective. The *open
-residency* is the one to which the insertion adds accesses (``State.draft``). A ``policy`` chooses among the free offsets
-(:func:`.space.find_offset`). The functions check no arguments and raise no errors.
+A *residency* is the stay of a tensor in fast memory from one boundary, the moment before a step, to another; its row in a table
+is a *slot*. An *access* is all uses of a tensor by one step. :mod:`.state` describes the tables, such as the *map of memory*,
+which lists all residencies by offset. After every change the plan is valid, but its *timeline*, the times at which steps begin,
+is out of date; :func:`~stowplan.portfolio.memory_mapping.timeline.replay` brings the timeline up to date and returns the
+objective. The *open residency* is the one to which the insertion adds accesses (``State.draft``). A ``policy`` chooses among
+the free offsets (:func:`.space.find_offset`). The functions check no arguments and raise no errors.
 """
 
 from __future__ import annotations

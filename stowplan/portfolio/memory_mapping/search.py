@@ -3,7 +3,7 @@
 The method is that of Schrimpf et al., "Record breaking optimization results using the ruin and recreate principle" (J. Comput.
 Phys. 159, 2000). A *round* removes some tensors from fast memory, inserts these and other tensors in a random order, and keeps
 the result unless it is much worse. A *residency* is the stay of a tensor in fast memory, and a *slot* is its row in a table.
-The functions raise no errors.
+The *map of memory* lists all residencies by offset. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -106,7 +106,10 @@ def random_below(search: Search, limit: int) -> int:
 
 @njit_inner
 def _choose(state: State, search: Search, count: int, position: int) -> int:
-    """Choose the tensor at a position of the map of memory, as number ``count``; returns the new number of chosen tensors."""
+    """Choose the tensor of the residency at ``position`` in the map of memory, and append it to the ``count`` chosen tensors.
+
+    Returns the new number of chosen tensors.
+    """
     search.chosen[count] = state.slots[state.order[position]].tensor
     return count + 1
 
@@ -165,7 +168,8 @@ def _pick_random(state: State, search: Search, most: int) -> int:
 def _ruin(data: Data, state: State, search: Search) -> int:
     """Choose some tensors and remove them, after saving their residencies; returns their number.
 
-    Of eight rounds, about four choose tensors by time, three by time and place, and one at random.
+    Of eight rounds, about four choose tensors by time (:func:`_pick_window`), three by time and place in memory
+    (:func:`_pick_band`), and one at random.
     """
     most = 2 + random_below(search, 14)
     kind = random_below(search, 8)
@@ -192,7 +196,7 @@ def _ruin(data: Data, state: State, search: Search) -> int:
 
 @njit_once
 def _add_waiting(data: Data, state: State, search: Search, count: int, most: int) -> int:
-    """Choose at most ``most`` tensors in slow memory that overlap in time with the ``count`` chosen ones.
+    """Choose at most ``most`` tensors in slow memory whose lives overlap those of the ``count`` chosen ones.
 
     Returns the new number of chosen tensors.
     """

@@ -1,10 +1,11 @@
 """The map of fast memory in a partial plan, compiled: which bytes residencies occupy, and where there is space.
 
-All residencies are listed by offset. Most queries concern a few steps, during which only a few residencies are live. Therefore
-*windows*, short ranges of steps, have shorter lists of their own. Window ``w`` covers the steps
-``[w * STRIDE, w * STRIDE + WIDTH)``, so that any ``WIDTH - STRIDE + 1`` consecutive steps lie within some window. A window with
-more than ``ROOM`` residencies has no list. :mod:`.state` describes the tables and the terms. The functions check no arguments
-and raise no errors.
+A *residency* is the stay of a tensor in fast memory for a range of steps; its row in a table is a *slot*. To *insert* a tensor
+is to open residencies for it. The map lists all residencies by offset. Most queries concern a few steps, during which only a
+few residencies are live. Therefore *windows*, short ranges of steps, have shorter lists of their own. Window ``w`` covers the
+steps ``[w * STRIDE, w * STRIDE + WIDTH)``, so that any ``WIDTH - STRIDE + 1`` consecutive steps lie within some window. A
+window with more than ``ROOM`` residencies has no list. :mod:`.state` describes the tables. The functions check no arguments and
+raise no errors.
 """
 
 from __future__ import annotations

@@ -1,19 +1,22 @@
 """The timeline of a partial plan, compiled: how long steps last, which copies are queued, and when they run.
 
-:mod:`.state` describes the tables and the terms. A *channel* makes one copy after the other. A *stall* is time that the program
-waits for a copy. Copies that are queued at one boundary are served in the order of their deadlines, which is the best order for
-a single channel. A state is therefore the same whatever the order in which its residencies were opened. The functions check no
-arguments and raise no errors.
+A *boundary* is the moment before a step or after the last one. A *use* is the read or write of a tensor by a step, and an
+*access* is all uses of a tensor by one step; it is *fast* if it is served from fast memory. A copy is *queued* at the boundary
+from which on it may begin, and its *deadline* is the boundary that waits for its end. :mod:`.state` describes the tables. A
+*channel* makes one copy after the other. A *stall* is time that the program waits for a copy. Copies that are queued at one
+boundary are served in the order of their deadlines, which is the best order for a single channel. A state is therefore the same
+whatever the order in which its residencies, the stays of tensors in fast memory, were opened. The functions check no arguments
+and raise no errors.
 
 The rules are in ``docs/reference/memory-mapping.md``, "Copy engine". If stalls are forbidden, the queue is simulated with the
 least latency that each step can have (its *floor*), and a plan that stalls costs
 :data:`~stowplan.portfolio.memory_mapping.state.NEVER`.
 
 Simulating the whole program after each change would take most of the time of a search. At a boundary where all channels are
-idle, the past matters only by the time that has passed. A replay therefore begins at the last such boundary before the first
-change. After a change, the replay may reach a boundary that was idle in the old timeline and is idle again. From there, the old
-timeline holds up to the next change, shifted by a constant. Copies store their times relative to their boundary, so that only
-the boundaries are shifted.
+idle, the past matters only by the time that has passed. A *replay*, which computes the timeline anew, therefore begins at the
+last such boundary before the first change. After a change, the replay may reach a boundary that was idle in the old timeline
+and is idle again. From there, the old timeline holds up to the next change, shifted by a constant. Copies store their times
+relative to their boundary, so that only the boundaries are shifted.
 """
 
 from __future__ import annotations
@@ -223,7 +226,8 @@ def replay(data: Data, state: State) -> int:
 def _simulate(data: Data, state: State, changed: int) -> int:
     """Simulate from a dirty boundary until the old timeline holds again; returns the boundary from which on it holds.
 
-    The simulation begins at the last boundary up to ``changed`` at which all channels were idle.
+    ``changed`` is the dirty boundary, one whose queue or step has changed since the last replay. The simulation begins at the
+    last boundary up to it at which all channels were idle.
     """
     totals = state.totals[0]
     boundary = changed

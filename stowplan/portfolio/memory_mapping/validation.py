@@ -2,7 +2,8 @@
 
 MMapGame is memory mapping as a game with one move for each access of a tensor (``docs/reference/mmap-game.md``). MMap-MuZero is
 the agent that learns to play it. A *use* is the read or write of a tensor by a step; a move decides about one or several uses.
-:mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
+The *return* from a position of the game is the sum of rewards from there to the end. To *complete* a game is to find the best
+plan that keeps its first moves. :mod:`stowplan.portfolio.validation.adapter` explains the further terms of a validation.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ _KEEP_TILE = 30
 #: and the tiles with a link to or from that tile. Otherwise it is chosen from all tiles.
 _NEAR = 70
 
-#: If the new tile has too many instructions, or the new slot of a timed instruction is occupied, a group of the new tile moves
-#: to the old tile in exchange with this probability, in per cent.
+#: With this probability, in per cent, a group of the new tile moves to the old tile in exchange. It applies if a group without
+#: timed instructions leads to too many instructions on the new tile, or if the new slot of a timed instruction is occupied.
 _EXCHANGE = 50
 
 
@@ -341,8 +341,8 @@ class Annealing:
 
         Returns the tile of each group, and the issue clock of each timed instruction by its number. The result is None if no
         such placement was found before ``stop`` returned True or all moves were made. It is also None if a pin, or a value from
-        an instruction to itself, rules out this II. After each chunk of moves, ``on_moves`` is called with the number
-        of moves in the chunk.
+        an instruction to itself, rules out this II. (A *pin* is the user's constraint on the tile, time or slot of an
+        instruction.) After each chunk of moves, ``on_moves`` is called with the number of moves in the chunk.
         """
         body, chunk = self.body, PARAMS.chunk * len(self.body.members)
         if not body.may_fit(ii):

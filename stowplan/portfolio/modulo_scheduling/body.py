@@ -115,7 +115,8 @@ class Body:
     def _nearness(self) -> Ints:
         """``[groups, groups]`` number of edges on a shortest path between two groups, whatever the directions of the edges.
 
-        In a valid plan, the tiles of the two groups are at most this number of links apart.
+        An edge connects two groups of which one sends values to the other. In a valid plan, the tiles of the two groups are at
+        most this number of links apart.
         """
         size = len(self.members)
         linked = np.zeros((size, size), bool)
@@ -250,7 +251,7 @@ class Data(NamedTuple):
 
 
 def _lists(parts: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """A list of lists as two arrays: the index at which each list begins, and all items."""
+    """Returns a list of lists as two arrays: the index at which each list begins, and all items."""
     start = np.zeros(len(parts) + 1, np.int64)
     start[1:] = np.cumsum([len(part) for part in parts])
     return start, np.array([item for part in parts for item in part], np.int64)
@@ -279,7 +280,8 @@ def build(body: Body) -> Data:
     structure = body.structure
     slotted = set(structure.slotted)
     member_start, member = _lists([[number for number in members if number in slotted] for members in body.members])
-    # Only edges within a recurrence constrain times. Other instructions can be delayed by multiples of the II.
+    # Only edges (values or other dependences) within a recurrence constrain times. Other instructions can be delayed by
+    # multiples of the II.
     every: list[list[tuple[int, int, int, int]]] = [[] for _ in range(body.count)]
     for edge in structure.between:
         if structure.component[edge.source] == structure.component[edge.target]:

@@ -3,7 +3,8 @@
 A *candidate* is one method of a run of ``solve``. It returns nothing and raises no errors of its own: it reports plans and
 bounds to its :class:`~stowplan.kernel.context.Context`. A plan gives every instruction of a loop body a tile (a processing
 element) and a clock. *II* is the initiation interval, the number of clocks from the start of one iteration to the start of the
-next. *List scheduling* places one instruction after the other, the most urgent first (:mod:`.mapper`). An *evaluation* is as
+next. *List scheduling* places one instruction after the other, the most urgent first (:mod:`.mapper`). A *hint* is a guess of
+the caller or of another candidate, such as how likely each instruction is on each tile in a good plan. An *evaluation* is as
 much work as placing every instruction once. In a deterministic run, candidates ignore everything that depends on the load of
 the machine, such as plans and bounds that other candidates find in the meantime.
 """
@@ -39,7 +40,7 @@ def prepare(problem: Problem, context: Context, source: str) -> Tally | None:
     """Returns an empty :class:`~.search.Tally`, which counts the work of a heuristic and has its best plan.
 
     Plans are reported under the name ``source``. The result is None if heuristics cannot work on the problem: because it is
-    infeasible, or because values are faster over several links than over one and must then take these. The reason is reported.
+    infeasible, or because its rules demand paths over several links (:func:`_direct_links_suffice`). The reason is reported.
     """
     reason = find_obstacle(problem)
     if reason is not None:
@@ -69,7 +70,7 @@ def report(context: Context, tally: Tally, source: str) -> None:
 
 
 def least_unrefuted_ii(context: Context, tally: Tally) -> int:
-    """The smallest II that no bound of any candidate so far excludes."""
+    """Returns the smallest II that no bound of this candidate or of any other excludes so far."""
     bound = context.incumbent()[1]
     return max(tally.body.least_ii, 0 if bound is None else decode_objective(bound)[0])
 
@@ -121,10 +122,7 @@ def search(problem: Problem, context: Context) -> None:
 
 
 def _follow(tally: Tally, context: Context, first: int) -> int:
-    """Try schedules that follow the hints from number ``first`` on; returns the number of hints that have arrived so far.
-
-    A hint is a guess of the caller or of another candidate, such as a probability for each decision.
-    """
+    """Try schedules that follow the hints from number ``first`` on; returns the number of hints that have arrived so far."""
     hints = context.hints()
     if len(hints) > first:
         outer_on_better, tally.on_better = tally.on_better, lambda plan: context.plan(plan, "guided")
@@ -158,7 +156,7 @@ def cpsat(problem: Problem, context: Context) -> None:
 def milp(problem: Problem, context: Context) -> None:
     """Solve the time-indexed MILP with HiGHS, for one initiation interval after the other.
 
-    If values may pass through tiles, or if the machine has registers, the candidate only leaves a note.
+    If values may pass through tiles, or if the machine has registers in which values wait, the candidate only leaves a note.
     """
     # The model is imported only here, because it imports SciPy, which the other candidates do not need.
     from stowplan.models.modulo_scheduling import milp as model

@@ -93,7 +93,8 @@ class Changes(ByValues):
     def _build_plan(self, ii: int, values: Sequence[Any], like: Sequence[Plan]) -> Plan | None:
         """The plan with these tiles and times; None if it would not be valid.
 
-        It has the routes and start instructions of the plans ``like``, as far as their tiles are equal.
+        A value whose two tiles are those of a plan of ``like`` has the route of that plan. The start instructions are those of
+        the first plan of ``like`` whose start instructions are all on different tiles.
         """
         problem = self._structure.problem
         tiles = [tile for tile, _ in values]
@@ -110,7 +111,9 @@ class Changes(ByValues):
         return plan
 
     def _route(self, number: int, tiles: Sequence[int], like: Sequence[Plan]) -> tuple[int, ...]:
-        """The route of edge ``number``: that of a plan of ``like`` with the same two tiles, otherwise the direct link.
+        """Returns the route of an edge, which is a value, by its number.
+
+        It is the route in a plan of ``like`` with the same two tiles, otherwise the direct link between them.
 
         Raises ValueError if there is no direct link.
         """

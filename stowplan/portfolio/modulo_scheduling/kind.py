@@ -131,9 +131,10 @@ def _proven(problem: Problem, objective: int | None, bound: int | None) -> dict[
 #: The objective minimizes the clocks between iterations first, then the clocks of one iteration.
 UNIT = Unit(f"clocks (II x {SCALE} + latency)", Pair("II", SCALE, "latency"))
 
-#: Rules of the machine that options change, each with the value that forbids nothing.
+#: Rules of the machine that options change. If there is a value after ``=``, it is the one with which the rule forbids nothing.
 RULES = ("rules.siblings=none", "rules.pass_through=yes", "rules.max_delay", "rules.starts=flow")
-#: Sizes of memories and tables of the machine, which a target file states; ``spoke_depth`` limits the II.
+#: Sizes of memories and tables of the machine, which a target file states. ``spoke_depth`` is the number of entries of a tile's
+#: table of slots, the spoke RAM, and therefore the largest II.
 DEPTHS = ("machine.spoke_depth", "machine.instruction_depth", "machine.memory_depth")
 
 

@@ -60,7 +60,8 @@ def candidate(problem: Problem, options: Options, others: int) -> Candidate:
 def ppo(problem: Problem, context: Context) -> None:
     """The candidate ``ppo``: it makes roll-outs of the policy until the time or the budget of evaluations is used up.
 
-    If the machine has registers, it only leaves a note. Raises InputError if the policy's file is no policy or is damaged.
+    If the machine has registers in which values wait, it only leaves a note. Raises InputError if the policy's file is no
+    policy or is damaged.
     """
     from stowplan.portfolio.modulo_scheduling import candidates as heuristics
     from stowplan.portfolio.modulo_scheduling.rollouts import RollOuts

@@ -5,8 +5,9 @@ time from their issue to the end of the loop body. Each gets the first free slot
 is a clock modulo the initiation interval. If there is none, the instruction is placed *by force*: the instructions that
 conflict with it are *evicted* and scheduled again. Three things are not in Rau's algorithm. A place is a tile (a processing
 element) and a slot. Values travel only over direct links. And a tile costs more if it is farther from the tiles of related
-instructions than values between them can travel. :mod:`.body` explains groups, values and pins. A *port limit* is the largest
-number of memory accesses from some tiles in one slot. Nothing in this module raises an error on purpose.
+instructions than values between them can travel. A *group* is a set of instructions that must share a tile. A *value* goes from
+one instruction to another, and a *pin* is the user's constraint on a tile, a time or a slot (:mod:`.body`). A *port limit* is
+the largest number of memory accesses from some tiles in one slot. Nothing in this module raises an error, except as stated.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class MapperParameters(Parameters, frozen=True):
     near_weight: float = 6.0
     """Cost of a missing link, in clocks, when tiles are compared."""
     far_weight: float = 2 / 3
-    """Cost of each of these clocks, in evictions, when an instruction is placed by force."""
+    """Number of evictions that count as much as one of these clocks when an instruction is placed by force."""
     any_tile: float = 0.15
     """Fraction of the forced placements that use a random tile, so that the same evictions do not repeat."""
 

@@ -3,8 +3,8 @@
 A *player*, such as a learned policy or uniform random play, places one instruction after the other on a tile (a processing
 element) and in a *slot*, a clock modulo the II. One such attempt is a *roll-out*. It ends with a complete *mapping*, in which
 every instruction has a place, or *stuck* if an instruction is left without one. A *batch* is a number of roll-outs that run
-together. The work is counted in *evaluations*, the unit that all heuristics for modulo scheduling share: the work of placing
-every instruction once.
+together. Plans and work are collected in a :class:`~.search.Tally`. The work is counted in *evaluations*, the unit that all
+heuristics for modulo scheduling share: the work of placing every instruction once.
 """
 
 from __future__ import annotations
@@ -97,8 +97,8 @@ class RollOuts:
         """For each II, the places of the mapping in which the most instructions were placed."""
         problem = tally.body.problem
         rules = msgspec.structs.replace(problem.rules, pass_through=False)
-        # Players use direct links only. On machines on which values could be faster over several links, the candidate does not
-        # run.
+        # Players use direct links only. On machines on which values could be faster over several links, the candidate ``ppo``
+        # does not run.
         self.problem = msgspec.structs.replace(problem, rules=rules)
         """The problem as the player sees it."""
         self._body = Body(self.problem)
@@ -109,8 +109,7 @@ class RollOuts:
         """Run one batch at one II, which is at least ``least``; returns the number of different complete mappings.
 
         Plans are offered to the tally. The batch has at most ``evaluations`` roll-outs (None for no such limit), but always
-        one. ``stop`` says whether to give up. Errors of the player are
-        passed on.
+        one. ``stop`` says whether to give up. Errors of the player are passed on.
         """
         ii = self._choose_ii(least)
         size = self._batch if evaluations is None else max(1, min(self._batch, evaluations))
@@ -194,8 +193,8 @@ class RollOuts:
             left = body.between(least, best.ii)
             if not left:
                 return best.ii
-            # Mostly, the II is the largest one below the best, which is the easiest. Sometimes it is the best II again, to find
-            # a shorter iteration.
+            # In half of the batches, the II is the largest one below the best, which is the easiest. In the others it is any II
+            # below the best, or the best II again, to find a shorter iteration.
             draw = self._chance.random()
             if draw < 0.5:
                 return left[-1]

@@ -6,8 +6,10 @@ do as many single placements of the list scheduler, or moves of the annealing, a
 The *II* is the initiation interval, the number of clocks from the start of one iteration to the start of the next. A *hint* has
 values in [0, 1] for each instruction: its time as a fraction of an iteration, and how likely it is on each tile in a good plan.
 Schedules that follow a hint also come from list scheduling, in the order of the hint and with a bonus for the tiles that it
-suggests. They are tried at each II up to the best one. Schedules that follow no hint are tried as well. :mod:`.body` explains
-groups, heights and recurrences. Nothing in this module raises an error, except as stated.
+suggests. They are tried at each II up to the best one. Schedules that follow no hint are tried as well. A *group* is a set of
+instructions that must share a tile. The *height* of an instruction is the least number of clocks from its issue to the end of
+the loop body. A *recurrence* is a cycle of dependences. :mod:`.body` computes all three. Nothing in this module raises an
+error, except as stated.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ class SearchParameters(Parameters, frozen=True):
     doublings: int = 9
     """How many times the number of moves at an II doubles, at most. It doubles after each annealing run that fails."""
     anneal: float = 0.5
-    """Fraction of the steps in which annealing looks for an II below the best one, if the placement decides which II is
-    possible."""
+    """Fraction of the steps (:meth:`MappingSearch.step`) in which annealing looks for an II below the best one, if the
+    placement decides which II is possible."""
     large: int = 100
     """Number of instructions above which annealing comes before list scheduling."""
     moves_a_placement: int = 100
@@ -109,8 +111,8 @@ class Tally:
     def offer(self, ii: int, tiles: list[int], times: list[int]) -> bool:
         """Build the plan of a complete schedule, and keep and report it if it is better; returns whether it is.
 
-        ``tiles`` and ``times`` have an entry for each instruction. A schedule that is no valid plan, for example because values
-        find no registers, is not better.
+        ``tiles`` and ``times`` have an entry for each instruction. A schedule that is no valid plan, for example because its
+        values need more registers than there are, is not better.
         """
         plan = make_plan(self.body.structure, ii, tiles, self.shorten_delays(ii, tiles, times))
         if plan is None or (self.best is not None and plan.objective >= self.best.objective):
@@ -325,7 +327,7 @@ def follow(tally: Tally, hint: Hint, seed: int, stop: Callable[[], bool]) -> boo
     tally
         Collects plans and work.
     hint
-        A checked hint with values.
+        A hint with values that :func:`stowplan.models.hint.check_hint` has accepted.
     seed
         Seed that breaks ties.
     stop

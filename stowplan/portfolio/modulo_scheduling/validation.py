@@ -2,7 +2,8 @@
 
 A *place* is a tile (a processing element) and a slot, which is a clock modulo the initiation interval (II). A *mapping* gives
 places to instructions; it is complete if all have one. A *game* here is a series of *attempts*, mappings at one II after the
-other, until one is complete. :mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
+other, until one is complete. The *return* before a placement is the discounted sum of the rewards from there to the end of the
+attempt. :mod:`stowplan.portfolio.validation.adapter` explains the other terms of a validation.
 """
 
 from __future__ import annotations

@@ -3,8 +3,10 @@
 The *peak* of an order is the largest number of bytes that are live while an operator runs. A state of the search is a set of
 operators that have run, since this set alone determines which bytes are live. The *beam* is the list of the best sets so far.
 Each level of the search extends every set of the beam by all steps that are safe to take at once and by one more operator. Of
-the extended sets, the *successors*, it keeps the best ones. :mod:`stowplan.portfolio.operator_order.graph` explains safe steps,
-lazy operators and graphs backwards in time. The functions raise no errors.
+the extended sets, the *successors*, it keeps the best ones. A step is *safe* if no order gets worse by taking it at once. A
+*lazy* operator needs no input and runs right before the first operator that reads its result. A graph *backwards* in time is
+for orders that are built from the last operator to the first. :mod:`stowplan.portfolio.operator_order.graph` explains all
+three. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ class Level(NamedTuple):
     """The sets of one level of the beam."""
 
     bits: Bits2D
-    """[sets, words] one bit for each operator, 1 if it has run."""
+    """[sets, words] one bit for each operator, 1 if it has run, in words of 64 bits."""
     key: Ints
     """[sets] peak so far, in bytes."""
     hashes: Bits
@@ -71,7 +73,8 @@ class Children(NamedTuple):
     merged: Ints
     """[children] scratch space of the sort."""
     settled: Ints2D
-    """[sets, 2] for each set, the index of its first safe step in the list of moves, and the number of its safe steps."""
+    """[sets, 2] for each set, the index of its first safe step in the list ``moves`` of :func:`_advance`, and the number of its
+    safe steps."""
 
 
 def search(
@@ -98,9 +101,9 @@ def search(
     width
         Beam width, in sets.
     chance
-        Source of noise of some per cent in the live bytes; None for no noise.
+        Source of noise in the live bytes, with a standard deviation of 5 %; None for no noise.
     should_stop
-        Function that is called after each level and says whether to give up.
+        Function that is called before each level and says whether to give up.
     weight
         Weight of the peak so far relative to the live bytes in the score of a set.
     done

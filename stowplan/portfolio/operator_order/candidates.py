@@ -57,7 +57,7 @@ class SearchParameters(Parameters, frozen=True):
     splits: int = 24
     """Number of splits in a row without an improvement after which windows are searched."""
     stretches: int = 8
-    """Number of windows in a row without an improvement after which splits begin again."""
+    """Number of searched windows in a row without an improvement after which splits begin again."""
     arena_share: float = 0.2
     """Part of the candidate's time that is reserved for the arena while the peak is not proven minimal."""
     arena_orders: int = 6
@@ -159,7 +159,8 @@ def presolve(problem: Problem, context: Context) -> None:
 
 
 def search(problem: Problem, context: Context) -> None:
-    """The heuristic: the orders that compilers use, beams forwards and backwards in time, local search, then offsets."""
+    """The heuristic: the orders that compilers use (:mod:`.orders`), beams forwards and backwards in time, local search, then
+    offsets."""
     run = _Run(problem, context)
     for name, baseline in BASELINES.items():
         order = baseline(run.structure, context.closed)

@@ -6,10 +6,10 @@ path through sets of operators. A *step* adds one operator to the set, and the *
 bytes that are live during a step. Let D be a set and f(D) the bytes that are live after it has run. The function f is
 submodular: if other operators run first, a step never frees fewer bytes.
 
-A *chain* S is a sequence of steps from D, each of which depends on the one before. It is *safe* if it raises no peak, ends with
-f(D + S) <= f(D), and stays above f(D) until then. Then no continuation gets worse by taking the chain at once, so that the best
-order is not lost. The shortest safe chain is a single step that frees at least as many bytes as it allocates. If a step of a
-chain makes another step possible that frees at least as many bytes as it allocates, that step is taken as well.
+A *chain* S is a sequence of steps from D, each of which depends on the one before. It is *safe* if it does not raise the peak,
+ends with f(D + S) <= f(D), and stays above f(D) until then. Then no continuation gets worse by taking the chain at once, so
+that the best order is not lost. The shortest safe chain is a single step that frees at least as many bytes as it allocates. If
+a step of a chain makes another step possible that frees at least as many bytes as it allocates, that step is taken as well.
 
 A *storage* is a tensor with bytes of its own, which its views share. *Lazy* operators, which need nothing and write a single
 storage, run right before the first operator that reads the storage. The graph *backwards* in time is for orders that are built

@@ -127,9 +127,9 @@ class Dividing:
     def _tightest(self, profile: np.ndarray, first: int, last: int) -> int:
         """Of the operators with the most live bytes in a stretch, the one with the largest bound by its cut.
 
-        The *bound by the cut* of an operator is the number of bytes that are live while it runs in every order. Cuts take time,
-        so each call computes those of a random number of operators, and all that are known are compared. ``profile`` is the
-        profile of the order, and the stretch is ``[first, last)``.
+        The *bound by the cut* of an operator is the number of live bytes at its cut: in every order, at least so many bytes are
+        live while it runs. Cuts take time, so each call computes those of a random number of operators, and all that are known
+        are compared. ``profile`` is the profile of the order, and the stretch is ``[first, last)``.
         """
         highest = np.argsort(-profile[first:last], kind="stable")[: PARAMS.looked_at]
         fullest = [self.order[first + int(i)] for i in highest]
@@ -232,7 +232,7 @@ class Windows:
     def step(self, should_stop: Callable[[], bool]) -> bool:
         """Search one window; returns whether an order was found whose peak within the window is lower.
 
-        If not, the order stays as it was. After six windows in a row without success, windows become half as long again. After
+        If not, the order stays as it was. After six windows in a row without success, windows become 1.5 times as long. After
         the longest, they have their first length again.
         """
         profile = self._structure.profile(self.order)

@@ -4,7 +4,7 @@ Compilers run operators in the order of the input, or schedule them for memory. 
 which are reimplemented here. The functions that compute them take the
 :class:`~stowplan.models.operator_order.structure.Structure` of a problem and return the numbers of all operators, in an order
 in which they can run. An operator is *ready* if all operators on which it depends have run. A *storage* is a tensor with bytes
-of its own, which its views share. No function raises an error on purpose.
+of its own, which its views share. The functions raise no errors, except as stated.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ Stop = Callable[[], bool]
 class _Lists:
     """A structure as Python lists, which these algorithms read faster than arrays.
 
-    ``left`` has, for each storage, the number of operators that touch it, plus one if it is kept to the end. The other lists
-    are named as in the structure.
+    An operator *touches* a storage if it reads or writes it. ``left`` has, for each storage, the number of operators that touch
+    it, plus one if it is kept to the end. The other lists are named as in the structure.
     """
 
     def __init__(self, structure: Structure):

@@ -23,8 +23,8 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Data:
-    """The buffers of a problem, or of an independent part of it, as arrays of int64. *n* is the number of buffers that are not
-    left out.
+    """The buffers of a problem, or of an independent part of it, as arrays of int64. The description of an array begins with
+    its shape. *n* is the number of buffers that are not left out.
 
     Time is compressed to *sections*, numbered from 0. They are the moments at which the set of live buffers is maximal, that
     is, not contained in the set of another moment nearby. Two buffers are live at the same time if and only if they share a
@@ -123,10 +123,10 @@ def build(problem: Problem) -> Data:
 
 
 def _sections(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
-    """First section of each piece, the section after the last section of each piece, and the number of sections.
+    """Returns the first section of each piece, the section after its last one, and the number of sections.
 
-    ``start`` and ``end`` are the half-open intervals of the pieces. A section ends at each moment at which a piece ends and the
-    event before was the start of a piece.
+    Piece i takes bytes from moment ``start[i]`` until before moment ``end[i]``. A section ends at each moment at which a piece
+    ends and the event before was the start of a piece.
     """
     n = len(start)
     # Lives are half-open intervals, so at the same moment ends come before starts.
@@ -170,8 +170,10 @@ def select(data: Data, chosen: Ints) -> Data:
 
 
 def neighbours(data: Data) -> tuple[Ints, Ints]:
-    """Arrays (start [n + 1], others): ``others[start[i] : start[i + 1]]`` are the buffers, in ascending order, that are live at
-    the same time as buffer i."""
+    """Returns which buffers are live at the same time, as two arrays (start [n + 1], others).
+
+    The buffers that are live at some time of the life of buffer i are ``others[start[i] : start[i + 1]]``, in ascending order.
+    """
     live = np.zeros((len(data.size), data.sections), np.float32)
     for i in range(len(data.size)):
         for at in range(int(data.piece[i]), int(data.piece[i + 1])):

@@ -12,10 +12,10 @@ The *waste* of a section is the number of units below its skyline that no buffer
 waste at most the height minus its load. A state is dropped once some section has wasted more. The remaining states are ranked
 by three quantities. The first is the waste, weighted so that it counts more in sections that can spare less. The second is the
 area that the placed buffers cover. The third is how long these buffers live, because buffers with short lives are easily placed
-later. Of several states that
-have placed the same buffers, only the best is kept. Beam search guided by waste is among the best methods for strip packing and
-cutting (Libralesso and Fontan, "An anytime tree search algorithm for the 2018 ROADEF/EURO challenge glass cutting problem",
-2021).
+later. Of several states that have placed the same buffers, only the best is kept. The states that have placed equally many
+buffers form a *level* of the search; the *width* of a beam is the largest number of states that a level keeps. Beam search
+guided by waste is among the best methods for strip packing and cutting (Libralesso and Fontan, "An anytime tree search
+algorithm for the 2018 ROADEF/EURO challenge glass cutting problem", 2021).
 
 :class:`Part` runs beams of many widths, forwards and backwards in time, at the bound and at heights between the bound and the
 best plan. Nothing in this module raises an error.
@@ -56,17 +56,19 @@ class BeamParameters(Parameters, frozen=True):
     numbers: int = 12_000_000
     """Largest number of integers and floats in the arrays of all states, which limits the beam width."""
     at_bound: int = 1000
-    """Width in states of the narrowest beam at the bound or capacity; the widths of restarts follow Luby's sequence."""
+    """Width in states of the narrowest beam at the bound or capacity. Later beams are wider by the factors of Luby's sequence,
+    1, 1, 2, 1, 1, 2, 4 and so on (:func:`.canonical.luby`)."""
     above: int = 300
-    """Width in states of the narrowest beam at heights above the bound."""
+    """Width in states of the narrowest beam at heights above the bound. Later beams are wider by the same factors."""
     aims: tuple[float, ...] = (0.5, 0.8, 0.3)
     """Parts of the way from the bound (0) to one unit below the best height (1) at which beams look for plans, one after the
     other. A beam that finds no plan at the bound mostly finds one there.
     """
     halves: tuple[int, ...] = (5, 6, 4, 5, 8)
-    """Twice the exponent of the mean life of the placed buffers in the score of a state. The runs take these values in turn."""
+    """Twice the exponent of the mean life of the placed buffers in the score of a state. Successive beams take these values in
+    turn."""
     noises: tuple[float, ...] = (0.0, 0.1, 0.1, 0.05)
-    """Largest fraction of a state's score that is added to the score at random. Every two runs take the next of these
+    """Largest fraction of a state's score that is added to the score at random. Every second beam takes the next of these
     values."""
 
 
@@ -94,10 +96,11 @@ class SortedBuffers(NamedTuple):
 
 
 class States(NamedTuple):
-    """The states of one beam as columns: each array has one row or one element for each state."""
+    """The states of one level of a beam as columns: each array has one row or one element for each state."""
 
     level: Ints2D
-    """[states, sections] how high the placed buffers reach, in units; ``_FAR`` if no waiting buffer lives in the section."""
+    """[states, sections] the skyline: how high the placed buffers reach, in units; ``_FAR`` if no waiting buffer lives in the
+    section."""
     left: Ints2D
     """[states, sections] size of the waiting buffers that live in the section, in units."""
     waits: Signs2D
@@ -274,7 +277,8 @@ def expand(
     depth
         Number of buffers that each state has placed.
     halves
-        Twice the exponent of the mean life of the placed buffers in the score.
+        Twice the exponent of the mean life of the placed buffers in the score. The score is the weighted waste, divided by the
+        area of the placed buffers and by this power of their mean life.
     children
         [3, most successors] output: for each successor the state that it comes from, how often the valley was raised, and the
         placed buffer.
@@ -440,13 +444,14 @@ def next_level(
 
 @dataclass
 class Part(canonical.Part):
-    """Beam search for one independent part of a problem without gaps, fixed offsets and overlaps.
+    """Beam search for a part of a problem that can be packed independently, without gaps, fixed offsets and overlaps.
 
-    It has the interface of :class:`stowplan.portfolio.packing.canonical.Part`, but it never raises the bound.
+    It has the interface of :class:`stowplan.portfolio.packing.canonical.Part`, but it proves nothing and never raises the
+    bound.
     """
 
     should_stop: Callable[[], bool] = lambda: False
-    """Called after each level of a beam."""
+    """Called before each level of a beam; True ends the beam without a plan."""
     _beams: tuple[Beam, Beam] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -460,9 +465,9 @@ class Part(canonical.Part):
     def next_target(self, capacity: int | None, floor: int) -> tuple[int, int]:
         """The height to try next, and the width of the beam in states.
 
-        The height is the capacity, if there is one. Otherwise it is the bound or some height between the bound and the best
-        plan, whichever of the two has taken fewer states so far. ``capacity`` (None for none) and ``floor``, a lower bound of
-        the height of the whole problem, are in units.
+        The height is the capacity, if there is one. Otherwise it is either the bound or a height between the bound and the best
+        plan: the one on which beams have spent fewer states so far. ``capacity`` (None for none) and ``floor``, a lower bound
+        of the height of the whole problem, are in units.
         """
         self._at_bound = capacity is not None or self.best is None or self._spent[True] <= self._spent[False]
         turn = self._turn = next(self._turns[self._at_bound])

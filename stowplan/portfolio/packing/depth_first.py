@@ -2,10 +2,10 @@
 
 :func:`canonical_search` describes the method. :class:`stowplan.portfolio.packing.arrays.Data` has the buffers: time is divided
 into *sections*, sizes and offsets are counted in *units*, and n is the number of buffers. The life of a buffer has a *piece*
-for each part without gaps. The *neighbours* of a buffer are those that are live at the same time. A buffer is *open* as long as
-it is not placed. The *place* of an open buffer is the lowest offset above its placed neighbours; that of a buffer with a fixed
-offset is this offset. A *node* is a partial packing that the search examines. A *candidate* is a buffer that may be placed
-next. Nothing in this module raises an error.
+for each part without gaps; a *gap* is a time during which the buffer takes no bytes. The *neighbours* of a buffer are those
+that are live at the same time. A buffer is *open* as long as it is not placed. The *place* of an open buffer is the lowest
+offset above its placed neighbours; that of a buffer with a fixed offset is this offset. A *node* is a partial packing that the
+search examines. A *candidate* is a buffer that may be placed next. Nothing in this module raises an error.
 """
 
 from __future__ import annotations
@@ -76,16 +76,17 @@ class Section:
 
 
 class Frame:
-    """One level of the search: a part of time whose open buffers are to be placed after the placements of outer levels."""
+    """One level of the depth-first search. It has to place the open buffers of a part of time, a range of sections; the outer
+    levels have placed the other buffers."""
 
     since: int
     """First section of the part."""
     until: int
     """Section after the last section of the part."""
     level: int
-    """Offset, in units, of the buffer that was placed on the level before."""
+    """Offset, in units, of the buffer that was placed on the next outer level."""
     previous: int
-    """Rank of the buffer that was placed on the level before."""
+    """Rank of the buffer that was placed on the next outer level."""
     open_base: int
     """Index of the part's first open buffer in the list of open buffers, which is sorted by rank."""
     open_end: int
@@ -107,7 +108,10 @@ class Frame:
 
 
 class PreparedBuffers:
-    """The buffers of one part of a problem, prepared for many searches. Overlaps are ignored: live buffers share no bytes."""
+    """The buffers of one part of a problem, prepared for many searches.
+
+    Overlaps, which permit two live buffers to share bytes, are ignored.
+    """
 
     def __init__(self, data: Data):
         self.data = data
@@ -188,7 +192,7 @@ def _room(n: int, others: int) -> int:
 
 
 def _lists(columns: dict[str, Ints]) -> dict[str, list[int]]:
-    """Arrays by name, as lists."""
+    """Returns the same columns with each array as a list."""
     return {name: column.tolist() for name, column in columns.items()}
 
 

@@ -1,9 +1,10 @@
 """Packings that differ as little as possible from an earlier plan: within a limit on the height, few buffers are moved.
 
 The option ``--keep-close`` names the earlier plan, which may be for an earlier version of the problem. Buffers are matched with
-those of the earlier plan by their ids. Offsets with few changes are found by an *ejection heuristic*, which moves buffers out
-of the way of others, and by an exact model. Other kinds whose plans have offsets use these functions as well; there a *space*
-is one of several memories, such as a bank or a tier. The functions raise no errors, except as stated.
+those of the earlier plan by their ids. A *decision* is one choice that the plans are compared by, here the place of one buffer.
+Offsets with few changes are found by an *ejection heuristic*, which moves buffers out of the way of others, and by an exact
+model. Other kinds whose plans have offsets use these functions as well; there a *space* is one of several memories, such as a
+bank or a tier. The functions raise no errors, except as stated.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ def buffer_boxes(problem: Problem, offsets: Sequence[int | None]) -> Boxes:
 def colliding(earlier: Boxes, later: Boxes) -> Callable[[int], list[int]]:
     """Returns a function from a decision to the other decisions whose boxes in ``later`` intersect its boxes in ``earlier``.
 
-    The function returns ascending numbers. They are none if the decision has no box in ``earlier``.
+    The function returns their numbers in ascending order; the list is empty if the decision has no box in ``earlier``.
     """
     order = np.argsort(earlier.owner, kind="stable")
     sorted_owners = earlier.owner[order]
@@ -143,9 +144,9 @@ def colliding(earlier: Boxes, later: Boxes) -> Callable[[int], list[int]]:
 def near_offsets(
     problem: Problem, earlier: Sequence[int | None], current: Sequence[int], budget: Budget, parts: int = 1
 ) -> Iterator[tuple[int, ...]]:
-    """Yield lists of offsets in bytes, each with fewer changes from the earlier ones than ``current`` and the list before.
+    """Yield lists of offsets in bytes. Each has fewer offsets that differ from the earlier ones than all lists before it.
 
-    Nothing is yielded if nothing changed, or if no better offsets are found.
+    The first has fewer than ``current``. Nothing is yielded if ``current`` differs nowhere, or if no better offsets are found.
 
     Parameters
     ----------
@@ -194,9 +195,10 @@ def near_places(
     packed_in: Callable[[int, list[int]], Problem],
     budget: Budget,
 ) -> Iterator[list[Place]]:
-    """Yield lists of places in the same spaces, each with fewer changed offsets than the list before.
+    """Yield lists of places. Each leaves every decision in its space, and has fewer changed offsets than the list before.
 
-    It is the same list object every time, which changes between yields, so a caller that keeps one must copy it.
+    The same list object is yielded every time and changes between yields, so a caller that keeps one must copy it. Raises
+    AssertionError if a problem of ``packed_in`` has no capacity.
 
     Parameters
     ----------

@@ -178,9 +178,9 @@ def _facts(problem: Problem, plan: Plan | None, check: Verification[Any] | None)
 
 
 def _helpless(problem: Problem) -> tuple[str, ...]:
-    """The rules that could be changed without any plan becoming possible, as names in ``KIND.assumptions``.
+    """Returns the rules, as names in ``KIND.assumptions``, whose change alone would not make a plan possible.
 
-    They are named only if a search is not needed to see that no plan exists.
+    A rule is among them only if that can be seen without a search.
     """
     is_overloaded = problem.capacity is not None and peak_load(problem) > problem.capacity
     enough = None if problem.capacity is None else max(problem.capacity, load_bound(problem))

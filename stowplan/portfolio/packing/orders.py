@@ -3,7 +3,8 @@
 A *key* [n] gives every buffer a number, and buffers with larger numbers are placed earlier. Sections are those of
 :class:`stowplan.portfolio.packing.arrays.Data`, and n is the number of buffers. The *load* of a section is the sum of the sizes
 of the buffers that are live in it. The *pressure* of a buffer is the largest load during its life. There must be at least one
-buffer. The functions raise no errors.
+buffer. A *greedy order* is one of eight fixed orders that the searches try first (:func:`greedy_keys`). The functions raise no
+errors.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ def pressure(data: Data) -> Floats:
 
 
 def by_key(data: Data, key: Floats) -> Ints:
-    """The order [n] of the buffers: those with a fixed offset first, then by descending key. Ties are in the order of
-    numbers."""
+    """Returns the buffers [n] in order: those with a fixed offset first, then by descending key. Buffers with equal keys are in
+    the order of their indices."""
     return np.lexsort((-key, data.fixed < 0)).astype(np.int64)
 
 
@@ -66,8 +67,8 @@ PEAK = len(_RECIPES)
 def greedy_keys(data: Data) -> Iterator[Floats]:
     """Yield the keys [n] of the greedy orders, numbers 0 to :data:`PEAK`.
 
-    Number :data:`PEAK`, the last one, starts with the buffers that are live in a section of the largest load. Both these and
-    the remaining buffers are sorted by size.
+    The last one starts with the buffers that are live in a section of the largest load. Both these and the remaining buffers
+    are sorted by size.
     """
     rows, pressures = features(data), pressure(data)
     for row, weight, pressure_weight in _RECIPES:
@@ -78,8 +79,8 @@ def greedy_keys(data: Data) -> Iterator[Floats]:
 def random_keys(data: Data, seed: int, simple: bool = True) -> Iterator[Floats]:
     """An endless sequence of random keys [n].
 
-    If ``simple`` is set, it starts with single features, first combined with the pressure and then alone. ``seed`` is the seed
-    of the other keys, which are random mixes of features.
+    If ``simple`` is set, it starts with fixed keys of one feature each, first combined with the pressure and then alone.
+    ``seed`` is the seed of the other keys, which are random mixes of features.
     """
     rows, pressures = features(data), pressure(data)
     for row in (1, 4, 2, 3, 5) if simple else ():

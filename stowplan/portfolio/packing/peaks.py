@@ -40,8 +40,8 @@ class PeaksParameters(Parameters, frozen=True):
     least_peak: float = 0.8
     """Fraction of the largest load that a section must reach to count as a peak."""
     lower: float = 0.02
-    """Largest fraction of the largest load by which a random placement lowers the load of a section before it looks for
-    peaks."""
+    """Largest fraction of the largest load by which a random placement (``at_random`` of :meth:`Peaks.place`) lowers the load
+    of a section before it looks for peaks."""
     shuffle: tuple[float, ...] = (0.0, 0.003, 0.02)
     """Standard deviations of the noise in the order of a stack, as fractions of the number of sections. Each random placement
     chooses one of them."""
@@ -89,7 +89,7 @@ class Peaks:
         self._limit = _FAR
 
     def tries(self) -> list[tuple[int, Sequence[int]]]:
-        """The pairs (number of peaks, numbers of the ways to stack) to try first with :meth:`place`."""
+        """Returns the arguments (``count``, ``ways``) of :meth:`place` to try first."""
         max_count = len(self._find_peaks(self._load, PARAMS.counts[-1]))
         counts = [count for count in PARAMS.counts if count <= max_count]
         return [(count, ways) for ways in (_FEW_WAYS, WAYS) for count in counts]
@@ -146,8 +146,8 @@ class Peaks:
         return height, offsets
 
     def _find_peaks(self, load: Ints, count: int) -> list[int]:
-        """At most ``count`` sections of the highest load, highest first, so far apart that no buffer is live at the same time
-        as the buffers of two peaks."""
+        """Returns at most ``count`` sections of high load, highest first. Any two are farther apart than twice the longest
+        life, so that no buffer is live at the same time as buffers of two peaks."""
         distance = 2 * self._longest
         remaining, threshold = load.copy(), PARAMS.least_peak * load.max()
         peaks: list[int] = []
@@ -320,22 +320,23 @@ def sweep(
     offset: Ints,
     scratch: Ints,
 ) -> int:
-    """Place buffers in the order of their begin, each into the tightest hole.
+    """Place buffers in the order in which their lives begin, each into the smallest hole that is large enough.
 
     Returns the height in units, or ``_FAR`` if the sweep reached ``limit`` or examined too many holes.
 
     Parameters
     ----------
     order
-        [m] the buffers to place, by begin.
+        [m] the buffers to place, by the section in which their lives begin.
     by_end
-        These buffers and those of the stack that is live before them, by end.
+        These buffers and those of the stack that is live before them, by the section in which their lives end.
     begin, end, size, align
         [n] the lives of all buffers in sections, and their sizes and alignments in units.
     top
         Height of the stack in units; the buffers of the stack have their offsets in ``offset``.
     beyond_begin, beyond_offset, beyond_size
-        Placed buffers, by offset, that live from their begin until after the end of all buffers in ``order``.
+        First sections, offsets and sizes of placed buffers, sorted by offset. They stay live until all buffers in ``order``
+        have ended.
     at_top
         Whether each buffer goes to the top of its hole, not to the bottom.
     limit

@@ -70,10 +70,11 @@ def anneal(problem: Problem, context: Context) -> None:
 
 
 def _progress(context: Context, share: float, work: int | None) -> Callable[[int], float]:
-    """The progress of a cycle of annealing that takes ``share`` of the time that is left.
+    """Returns the progress of a cycle of annealing that takes ``share`` of the time that is left.
 
-    It is a function from the number of steps so far to the part of the cycle that is over; at 1 the cycle ends. ``work`` is the
-    number of steps of a deterministic run, of which the cycle gets the fraction ``share``; None if time is the limit.
+    A *cycle* lets the temperature fall once from hot to cold. The progress is a function from the number of steps so far to the
+    part of the cycle that is over; at 1 the cycle ends. ``work`` is the number of steps of a deterministic run, of which the
+    cycle gets the fraction ``share``; None if time is the limit.
     """
     seconds, began = context.part_of_rest(share), time.monotonic()
 
@@ -108,7 +109,7 @@ def _any_plan(problem: Problem, context: Context) -> Plan | None:
 
 
 def _report_quick_plan(problem: Problem, context: Context) -> Plan | None:
-    """Report the quick plan if it is within the capacity, and return it; None if there is none.
+    """Report the plan of :func:`.quick_plan` if it is within the capacity, and return it; None if there is none.
 
     If it is not the plan of the baseline ``greedy``, report that the baseline has no plan.
     """
@@ -124,8 +125,8 @@ def _report_quick_plan(problem: Problem, context: Context) -> Plan | None:
 def presolve(problem: Problem, context: Context) -> None:
     """The presolver, which runs before all other candidates on small problems: a quick plan, then the model of each component.
 
-    The quick plan is left out if the run has no heuristics. For problems without penalties, the presolver is
-    :func:`stowplan.portfolio.packing.candidates.presolve`.
+    The quick plan (:func:`.quick_plan`) is left out if the run has no heuristics. The components are those of
+    :func:`components`. For problems without penalties, the presolver is :func:`stowplan.portfolio.packing.candidates.presolve`.
     """
     if not problem.penalties:
         candidates.presolve(problem, context)

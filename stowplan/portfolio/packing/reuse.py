@@ -52,11 +52,12 @@ PARAMS = parameters(AnnealingParameters, __name__)
 #: The entry of :attr:`Search.pair` for two buffers that may not share bytes.
 APART = -1
 
-#: Per cent of the steps that take out a buffer of a pair that shares bytes and has a penalty, and per cent of the buffers that
-#: go to the lowest of the best places. Both are tuned.
+#: Two tuned percentages. _AT_PAIR is the share of the steps that start from a pair of buffers that pays its penalty, and take
+#: out one of the two. _LOWEST is the share of the buffers that go to the lowest of several equally good places.
 _AT_PAIR, _LOWEST = 70, 50
 
-#: Per cent of the good places that are ignored at random, so that steps vary.
+#: Percentage of the places at which a buffer could go at least as cheaply as at the best place so far, but which are ignored at
+#: random, so that steps vary.
 _BLINK = 1
 
 
@@ -153,7 +154,8 @@ def _cheapest(search: Search, number: int, capacity: int) -> tuple[int, int]:
     entering = leaving = forbidden = cost = 0
     at = 0
     while at <= last:
-        # Ranges that begin at or before this offset are entered, and ranges that end there are left.
+        # Each placed buffer forbids, or makes more expensive, a range of offsets. Ranges that begin at or before this offset
+        # are entered, and ranges that end there are left.
         while entering < placed and low[search.by_low[entering]] - mine < at:
             change = pair[number, search.by_low[entering]]
             entering += 1
@@ -206,7 +208,8 @@ def _choose(search: Search, most: int) -> int:
         search.removed[0] = center
         search.is_removed[center] = 1
         count = 1
-    # The other buffers are related to this one. In two of three steps, they also touch a range of memory around it.
+    # The other buffers are related to this one, the centre. In two of three steps, they also touch a range of memory around the
+    # centre.
     reach = search.size[center] * random_below(chance, 3)
     low, high = search.low[center] - reach, search.low[center] + search.size[center] + reach
     anywhere = random_below(chance, 3) == 0

@@ -2,7 +2,8 @@
 
 A *key* [n] gives every buffer a number, and buffers are placed by descending number. A *hole* is a free range of offsets
 between buffers that are live at the same time as the new one. *Climbing* raises the numbers of buffers that ended too high, so
-that they are placed earlier in the next *round*, that is, the next placement of all buffers.
+that they are placed earlier in the next *round*, that is, the next placement of all buffers. Buffers can also be placed from
+the bottom up, at the *skyline*, which says how high the placed buffers reach at each time (:mod:`.skyline`).
 :class:`stowplan.portfolio.packing.arrays.Data` has the buffers: time is divided into *sections*, sizes and offsets are counted
 in *units*, and n is the number of buffers. The *height* of a plan is the highest address that it uses. Nothing in this module
 raises an error, except as stated.
@@ -39,7 +40,8 @@ class ClimbParameters(Parameters, frozen=True):
     challenge: int = 12
     """Number of rounds that a climb from a new skyline key gets before it is compared with the continued ones."""
     local: float = 0.6
-    """Fraction of the rounds of a local climb in which only the numbers of buffers around one that ended too high change."""
+    """Fraction of the rounds of a local climb (:class:`LocalClimb`) that change the numbers of buffers around one buffer that
+    ended too high."""
     slice: int = 200_000_000
     """Number of pairs of buffers that first fit compares between two calls of ``should_stop``."""
 
@@ -112,9 +114,10 @@ class Placements:
 def skyline_keys(data: Data, chance: np.random.Generator, flip: bool) -> Iterator[orders.Floats]:
     """An endless sequence of keys [n] for placing from the bottom up: long lives first, mixed with size and pressure.
 
-    The first eight are fixed, because they did best on real and synthetic problems; the others are random mixes of the same
-    features. ``chance`` is the source of the random numbers. ``flip`` swaps pairs of neighbours among the first eight, so that
-    a second search starts with other keys.
+    The *pressure* of a buffer is the largest load during its life (:func:`.orders.pressure`). The first eight keys are fixed,
+    because they did best on real and synthetic problems; the others are random mixes of the same features. ``chance`` is the
+    source of the random numbers. ``flip`` swaps pairs of neighbours among the first eight, so that a second search starts with
+    other keys.
     """
     rows, pressures = orders.features(data), orders.pressure(data)
     # Each mix has the row of a feature in orders.features, the weight w of the size (the feature has the weight 1 - w), and the
@@ -131,7 +134,7 @@ def skyline_keys(data: Data, chance: np.random.Generator, flip: bool) -> Iterato
 
 
 class Climb:
-    """Hill climbing over the keys of one greedy placement: buffers that end above some line get a larger number.
+    """Hill climbing over the keys of one greedy placement: buffers that end above a random height get a larger number.
 
     A round is a call of :meth:`next_key`, a placement by the caller with :attr:`place`, and a call of :meth:`record`. The
     attribute ``best`` is the least height so far, in units.
@@ -190,7 +193,7 @@ class Climb:
         return self._key
 
     def _too_high(self, data: Data, best: int, height: int, offsets: Ints) -> Ints:
-        """The buffers that end above a random line between the target and the height ``best``; at least one of them.
+        """Returns the buffers that end above a random height between the target and ``best``; at least one.
 
         ``height`` and ``offsets`` belong to the plan whose buffers are examined.
         """
@@ -216,8 +219,8 @@ class Climb:
 
 
 class LocalClimb(Climb):
-    """Hill climbing for many buffers: most rounds change only the numbers of buffers that live at the same time as one that
-    ended too high."""
+    """Hill climbing for many buffers. Most rounds change the numbers of buffers that live at the same time as one buffer that
+    ended too high, and may raise the numbers of all buffers that ended too high a little."""
 
     def next_key(self, data: Data) -> orders.Floats:
         """The key [n] to try next."""
@@ -266,7 +269,7 @@ class HeuristicSearch:
         self._best: int | None = None
 
     def climb_orders(self, numbers: Collection[int], source: str, rounds: int | None) -> None:
-        """Place by simple orders with first fit and best fit, then climb from the best.
+        """Place by greedy orders with first fit and best fit, then climb from the best.
 
         The first plan, first fit by size, is the baseline ``greedy`` and is reported under this name.
 
@@ -277,7 +280,7 @@ class HeuristicSearch:
         source
             Name under which plans are reported.
         rounds
-            Maximum number of rounds of climbing; None sets no limit. With 0, the simple orders are placed all the same.
+            Maximum number of rounds of climbing; None sets no limit. With 0, the greedy orders are placed all the same.
         """
         climbs: list[Climb] = []
         for number, key in enumerate(orders.greedy_keys(self._data)):

@@ -2,7 +2,7 @@
 
 First fit puts a buffer into the lowest *hole*, that is, the lowest free range of offsets that is large enough. Best fit puts it
 into the smallest such range. :class:`stowplan.portfolio.packing.arrays.Data` has the buffers: time is divided into *sections*,
-sizes and offsets are counted in *units*, and n is the number of buffers.
+sizes and offsets are counted in *units*, and n is the number of buffers. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from stowplan.portfolio.packing.arrays import Data, Ints
 
 
 def partners(data: Data) -> tuple[Ints, Ints2D]:
-    """The overlaps of each buffer, as a pair (start [n + 1], table [2 overlaps, 3]).
+    """Returns the overlaps of each buffer, as a pair (start [n + 1], table [2 overlaps, 3]).
 
-    Those of buffer i are in rows ``start[i]`` to ``start[i + 1] - 1``. A row has three numbers. The first is the other buffer.
-    The second is the least distance, in units, from the offset of i up to the other's offset, if i lies below. The third is the
-    least distance from the other's offset up to that of i, if the other lies below. A distance may be negative. Both are 0 if
-    the two may share bytes only at the same offset.
+    The overlaps of buffer i are in rows ``start[i]`` to ``start[i + 1] - 1``. A row has three numbers. The first is the other
+    buffer. The second is the least distance, in units, from the offset of i up to the other's offset, if i lies below. The
+    third is the least distance from the other's offset up to that of i, if the other lies below. A distance may be negative.
+    Both are 0 if the two may share bytes only at the same offset.
     """
     result, operand, distance, is_same = data.overlaps.T
     above = data.size[operand] * (1 - is_same)

@@ -38,11 +38,11 @@ class SearchParameters(Parameters, frozen=True):
     """Parameters of the search."""
 
     first_share: float = 0.2
-    """Part of the time limit for the first simulations together."""
+    """Part of the time limit for the first simulations together. Each of them gets a quarter of this part at most."""
     cooling_share: float = 0.2
     """Part of the time limit for one run of simulated annealing."""
     slice: int = 10_000_000
-    """Number of steps of annealing between two checks of the time, times the number of runs of the sequence."""
+    """Product of two numbers: the steps of annealing between two checks of the time, and the runs of the sequence."""
     least_share: float = 0.5
     """Part of the time limit for the search for the least peak, if no other method finds a sequence within the limit."""
     first_policies: int = 3
@@ -52,7 +52,7 @@ class SearchParameters(Parameters, frozen=True):
     steps_per_run: int = 400
     """Number of steps of a cooling for each run of the sequence."""
     rounds: int = 3_000
-    """Number of rounds of ruin and recreate between two checks of the time, times the number of runs of the sequence."""
+    """Product of two numbers: the rounds of ruin and recreate between two checks of the time, and the runs of the sequence."""
     recreations: int = 40
     """Number of slices of ruin and recreate, one after the other, before annealing or another start from the best sequence."""
     round_steps: int = 100
@@ -96,7 +96,8 @@ class _Search:
     def simulate(self, order: Sequence[int], policy: Policy, part: float) -> list[int] | None:
         """Simulate an order under an eviction policy, for at most a part of the time limit, and report the sequence.
 
-        Returns None if no sequence within the limit was found.
+        The policy chooses the storages that are evicted (:class:`.greedy.Policy`). Returns None if no sequence within the limit
+        was found.
         """
         if self._simulations is not None:
             self._simulations -= 1
@@ -134,8 +135,8 @@ class _Search:
 def search(problem: Problem, context: Context) -> None:
     """The main heuristic: bring several orders within the limit by adding runs and by simulation, then improve the best plan.
 
-    On large graphs without a host, drafts from two cuts come first. If a bound shows that no plan is within the limit, the
-    candidate reports this and ends.
+    A *host* is a second memory to which values may be sent. On large graphs without a host, drafts from two minimum cuts come
+    first (:mod:`.two_cuts`). If a bound shows that no plan is within the limit, the candidate reports this and ends.
     """
     run = _Search(problem, context)
     structure = run.structure
@@ -205,9 +206,10 @@ def _try_two_cuts(run: _Search) -> bool:
 
 
 def _first_plans(run: _Search) -> list[list[int]]:
-    """Report plans for two orders; returns these orders. Computing other orders takes long on large graphs.
+    """Report plans for one or two orders; returns these orders. Computing other orders takes long on large graphs.
 
-    They are the order of the input, and the order in which the best plan so far runs the operators for the first time.
+    They are the order of the input and, if it is different, the order in which the best plan so far runs the operators for the
+    first time.
     """
     orders = [run.structure.order]
     incumbent_plan, _ = run.context.incumbent()
@@ -233,7 +235,7 @@ def _minimize_peak(run: _Search, orders: Sequence[Sequence[int]]) -> None:
 
 
 def _rounds(runs: int) -> int:
-    """Rounds of ruin and recreate in a slice, for a sequence of ``runs`` runs."""
+    """Returns the number of rounds of ruin and recreate in a slice, for a sequence of ``runs`` runs."""
     return max(1, PARAMS.rounds // runs)
 
 

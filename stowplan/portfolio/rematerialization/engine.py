@@ -25,8 +25,9 @@ Floats = NDArray[np.float64]
 
 
 class Graph(NamedTuple):
-    """A structure as int64 arrays. Row i of a list of lists ``x`` is ``x[x_start[i] : x_start[i + 1]]``. Operators and values
-    are given by their indices in the structure."""
+    """A structure (:class:`~stowplan.models.rematerialization.structure.Structure`), that is, the graph of a problem, as int64
+    arrays. Row i of a list of lists ``x`` is ``x[x_start[i] : x_start[i + 1]]``. Operators and values are given by their
+    indices in the structure."""
 
     need_start: Ints
     """[operators + 1] index of each operator's first entry in ``need``."""
@@ -47,7 +48,7 @@ class Graph(NamedTuple):
     parent: Ints
     """[values] the value whose bytes a view shares; -1 for a value with bytes of its own."""
     size: Ints
-    """[values] size in bytes."""
+    """[values] size in bytes; 0 for views."""
     writer: Ints
     """[values] the operator that writes the value; -1 for inputs."""
     kept: Ints
@@ -79,7 +80,7 @@ def build_graph(structure: Structure) -> Graph:
 
 
 def lists(rows: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
-    """A list of lists as two arrays: the index at which each row starts, and all items."""
+    """Returns a list of lists as two arrays: the index at which each row starts, and all items."""
     start = np.array([0, *itertools.accumulate(len(row) for row in rows)], np.int64)
     return start, np.array([item for row in rows for item in row], np.int64)
 

@@ -6,9 +6,9 @@ and from dynamic tensor rematerialization (Kirisame et al. 2021). *Checkpointing
 is the same simulation with *checkpoints*: only storages that are live between two *segments*, consecutive parts of the order,
 are kept over long times.
 
-In the simulation there is at most one copy of each storage, and a storage may be in memory that no operator needs any more. The
-peak of the plan is therefore never above that of the simulation. A *reservation* is a number of bytes of the limit that
-something outside of the graph takes between two moments of a plan. The functions raise no errors.
+In the simulation there is at most one copy of each storage, and storages that no operator needs any more may still be in
+memory. The peak of the plan is therefore never above that of the simulation. A *reservation* is a number of bytes of the limit
+that something outside of the graph takes between two moments of a plan. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class SimulationParameters(Parameters, frozen=True):
     """Parameters of the simulation."""
 
     parts: tuple[float, ...] = (0.75, 0.5, 0.25)
-    """The size of a reservation may depend on the live bytes at an operator, which are not known before there is a plan. They
-    are then assumed to be at these places of a range, one after the other. The range begins (0) at the fewest bytes that can be
-    live at the operator, and ends (1) at the number with which nothing else would fit.
+    """The size of a reservation may depend on the live bytes at an operator, which are not known before there is a plan. Each
+    of these numbers from 0 to 1 gives one assumption on them: 0 stands for the fewest bytes that can be live at the operator,
+    and 1 for so many that nothing else would fit.
     """
 
 
@@ -64,10 +64,10 @@ def simulate(
     policy: Policy = Policy(),
     should_stop: Callable[[], bool] = lambda: False,
 ) -> list[int] | None:
-    """A sequence whose peak is within a limit; None if the simulation fails or is stopped.
+    """Returns a sequence whose peak is within a limit; None if the simulation fails or is stopped.
 
-    If sizes of reservations have to be assumed, there is one simulation for each assumption, and the cheapest sequence is the
-    result. Its peak may then exceed the limit, if the assumption was too low.
+    The *peak* is the largest number of live bytes. If sizes of reservations have to be assumed, there is one simulation for
+    each assumption, and the cheapest sequence is the result. Its peak may then exceed the limit, if the assumption was too low.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 A plan is a sequence of runs of operators, some of which run several times so that their results need not be kept. If the
 problem has a *host*, values may also be copied to its memory and fetched back. The objective is the added cost: the cost of all
-runs, less the cost of running each operator once, plus the time of waiting for copies. The limit is one on the live bytes.
+runs, less the cost of running each operator once, plus the time of waiting for copies. The limit restricts the live bytes.
 :class:`stowplan.kernel.kind.Kind` explains the fields of :data:`KIND`.
 """
 
@@ -56,8 +56,8 @@ def _why_not_given(problem: Problem) -> str:
 def _greedy(problem: Problem) -> Plan | None:
     """The plan that runs every operator once, if it is within the limit; otherwise the plan of the greedy simulation.
 
-    The simulation runs here only for small graphs. The result is None for larger graphs whose order exceeds the limit, or if
-    the simulation finds no plan.
+    The simulation (:mod:`.greedy`) runs here only for small graphs. The result is None for larger graphs whose order exceeds
+    the limit, or if the simulation finds no plan.
     """
     plan = _given(problem)
     if plan is not None or problem.limit is None or len(problem.ops) > PARAMS.small:
@@ -73,7 +73,7 @@ def _candidates(problem: Problem, options: Options) -> list[Candidate]:
     place: Place = "thread" if small else "process"
     cuts = Candidate("cuts", "exact", share=0.2 if problem.channel is None else 0.3, place=place)
     if problem.channel is not None:
-        # The staged program is left out, because it has no variables for copies to the host.
+        # The staged program (a MILP, see :mod:`.staged`) is left out, because it has no variables for copies to the host.
         return [
             in_caller(Candidate("offload", "heuristic", share=0.6), options),
             cuts,

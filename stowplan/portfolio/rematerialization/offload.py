@@ -12,10 +12,10 @@ from a greedy simulation, which runs the operators in order and evicts values wh
 
 1. From the values that a plan without a host recomputes, it chooses those whose recomputation costs most in relation to the
    time of a copy. A line search finds out how many of them to choose. This step is taken only if drafts can come from two cuts.
-2. On graphs that are not large, drafts from simulations follow. The choices are all values, the values whose writers cost most
-   in relation to the time of a copy, and those of step 1. In a simulation, a fetch costs the time that it takes on the channel
-   times a factor. Several factors are tried, and several limits a little below that of the problem, since copies that are under
-   way need space too.
+2. On graphs that are not large, or if there is no plan yet, drafts from simulations follow. The choices are all values, the
+   values whose writers cost most in relation to the time of a copy, and the same among the values that the best plan
+   recomputes. In a simulation, a fetch costs the time that it takes on the channel times a factor. Several factors are tried,
+   and several limits: that of the problem, and lower ones, since copies that are under way need space too.
 3. The best choices are varied at random. Preferably, values that their plans recompute are added to the choice.
 """
 
@@ -68,15 +68,16 @@ class OffloadParameters(Parameters, frozen=True):
     """Largest number of drafts for one choice. If the values of a draft do not fit on the host, the next draft may send
     fewer."""
     first_share: float = 0.6
-    """Fraction of the time limit for steps 1 and 2 if the size of some reservation depends on the plan's own live bytes. These
-    steps are then repeated with several assumptions on these bytes."""
+    """Fraction of the time limit for steps 1 and 2 if the size of some reservation depends on the plan's own live bytes. A
+    *reservation* is a number of bytes of the limit that something outside of the graph takes between two moments of a plan. The
+    steps are then repeated with several assumptions on the live bytes."""
     again: float = 0.6
     """Probability that a variation of step 3 mainly adds or removes values that the plan recomputes."""
     kept: int = 6
     """Number of best choices that step 3 varies."""
     rounds: int = 10_000
-    """Number of rounds of ruin and recreate for the draft of a variation, times the number of operators. At most 20 rounds are
-    made."""
+    """Product of two numbers: the rounds of ruin and recreate for the draft of a variation, and the operators of the graph. At
+    most 20 rounds are made."""
 
 
 PARAMS = parameters(OffloadParameters, __name__)
@@ -103,7 +104,7 @@ class _Search:
     """The state of the heuristic: the best plan, the choices that were tried, and the number of drafts that may still be made.
 
     ``limit`` is that of the problem in bytes, and ``part`` is the part of the time limit for this search, infinite for all of
-    it. ``left`` is None unless the run is deterministic.
+    it. ``left`` is the number of drafts that may still be made, None unless the run is deterministic.
     """
 
     def __init__(self, structure: Structure, context: Context, limit: int, part: float):

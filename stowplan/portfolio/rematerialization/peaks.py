@@ -29,7 +29,8 @@ class LeastPeakParameters(Parameters, frozen=True):
     """Parameters of the search for the least peak."""
 
     orders: tuple[str, ...] = ("bfs", "lpmf")
-    """Names of baselines of operator order from which the search starts, in addition to the order of the input."""
+    """Names of two baselines of operator order, the orders of compilers, from which the search starts in addition to the order
+    of the input."""
     tolerance: float = 0.002
     """Bisection ends when the range of limits, from the highest that was not reached to the best peak, is at most this fraction
     of the peak."""

@@ -1,7 +1,7 @@
 """The candidates for rematerialization that prove bounds, solve the exact model, or make the plan of the baseline.
 
 They are functions of (problem, context). They return nothing and raise no errors of their own: they report plans and bounds to
-the :class:`~stowplan.kernel.context.Context`. The *limit* is one on the live bytes, and the *added cost* is the cost of all
+the :class:`~stowplan.kernel.context.Context`. The *limit* restricts the live bytes, and the *added cost* is the cost of all
 runs of operators, less the cost of running each operator once.
 """
 
@@ -30,7 +30,8 @@ def explain_infeasible(structure: Structure, limit: int, context: Context) -> di
 
 
 def greedy(problem: Problem, context: Context) -> None:
-    """The candidate that computes only the plan of the baseline ``greedy``: one simulation of the order of the input.
+    """The candidate that computes only the plan of the baseline ``greedy``: one simulation of the order of the input
+    (:mod:`.greedy`).
 
     If the simulation finds no sequence within the limit, it reports nothing.
     """

@@ -3,7 +3,8 @@
 :mod:`stowplan.portfolio.rematerialization.greedy` describes the simulation. A *storage* is identified by its *root*, the value
 that is no view. Arrays of storages have an entry for each value, and those of views have no meaning. A *place* is a position in
 the order of first runs. A *reservation* is a number of bytes of the limit that something outside of the graph takes between two
-places. The functions raise no errors.
+places. A *checkpoint* is a storage that is kept in memory however far away its next use is. A *stamp* is a number that grows
+with every search, so that marks of earlier searches need not be cleared. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -63,10 +64,7 @@ class OrderTables(NamedTuple):
 
 
 class State(NamedTuple):
-    """The state of the simulation and its working arrays. Every array is int64 except ``weights`` and ``score``.
-
-    A *stamp* is a number that grows with every search, so that marks of earlier searches need not be cleared.
-    """
+    """The state of the simulation and its working arrays. Every array is int64 except ``weights`` and ``score``."""
 
     weights: Floats
     """[3] exponents of bytes, time and cost in the score of a storage
@@ -139,8 +137,9 @@ def order_tables(structure: Structure, order: Sequence[int], checkpoints: Collec
 def _largest_reservations(structure: Structure, position: Sequence[int]) -> Ints:
     """[operators + 1] the largest reservation in force at each place of the order, and at the end, in bytes.
 
-    Multiples of live bytes that reservations have are not included. A reservation that ends with the first run of an operator
-    counts at the place of this operator as well, because operators that run again right before it belong to this place.
+    A reservation may also contain a multiple of the live bytes at an operator. This part is not included. A reservation that
+    ends with the first run of an operator counts at the place of this operator as well, because operators that run again right
+    before it belong to this place.
     """
     count = len(position)
     reserved = np.zeros(count + 1, np.int64)

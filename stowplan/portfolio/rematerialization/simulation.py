@@ -208,7 +208,7 @@ def _run(graph: Graph, tables: OrderTables, state: State, op: int) -> bool:
     for write in range(graph.write_start[op], graph.write_start[op + 1]):
         value = graph.write[write]
         if graph.parent[value] < 0:
-            # Views of the earlier instance have to be recomputed.
+            # Views of the bytes that an earlier run gave to the value have to be recomputed.
             for view in range(tables.member_start[value], tables.member_start[value + 1]):
                 state.in_memory[tables.member[view]] = 0
         add_value(graph, tables, state, value)

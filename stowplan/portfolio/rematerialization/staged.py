@@ -43,8 +43,8 @@ class StagesParameters(Parameters, frozen=True):
     aims: int = 6
     """Largest number of limits below that of the problem that are tried for one chain."""
     bound_gap: float = 0.01
-    """Gap between solution and bound at which the solver stops, as a fraction of the added cost, if a program is solved for its
-    bound."""
+    """Gap between solution and bound at which the solver stops, as a fraction of the best bound so far, if a program is solved
+    for its bound."""
     draft_gap: float = 0.03
     """The same gap if a program is solved for a draft of a plan."""
 
@@ -72,7 +72,7 @@ class _StagedSearch:
         self.bound = 0
         self.programs = context.work(work_rates.REMAT_PROGRAMS, max(1, self.structure.ops), least=2)
         self.is_short = False
-        """Whether the last program was not solved to its gap in time."""
+        """Whether the last program was not even solved to twice its gap in time."""
 
     def is_done(self) -> bool:
         """Whether the best plan is proven optimal, or the time or the work is used up."""
@@ -125,9 +125,9 @@ class _StagedSearch:
 def stages(problem: Problem, context: Context) -> None:
     """The candidate ``stages``: it solves programs of longer and longer chains.
 
-    For chains, it also makes drafts for lower limits, until one is within the limit without a repair. The remaining time is for
-    the bound of the longest chain, and for drafts of random chains and limits. Without a limit or without operators it does
-    nothing.
+    For each chain, on large graphs only for the last one, it also makes drafts for lower limits, until one is within the limit
+    without a repair. The remaining time is for the bound of the longest chain, and for drafts of random chains and limits.
+    Without a limit or without operators it does nothing.
     """
     if problem.limit is None or not problem.ops:
         return
@@ -156,7 +156,8 @@ def stages(problem: Problem, context: Context) -> None:
 def _with_counted(run: _StagedSearch, chain: list[int]) -> list[int]:
     """The chain, with the operators on whose live bytes the sizes of reservations depend.
 
-    Such an operator is added only if its order relative to all operators of the chain is fixed.
+    A *reservation* is a number of bytes of the limit that something outside of the graph takes between two moments. Such an
+    operator is added only if its order relative to all operators of the chain is fixed.
     """
     for op in dict.fromkeys(row.of for row in run.structure.reservations if row.of is not None):
         near = run.moments.before[op] | run.moments.after[op]

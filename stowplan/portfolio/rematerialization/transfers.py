@@ -2,10 +2,11 @@
 
 The *host* is a second memory. A *send* copies a value to the host, and a *fetch* copies it back. In each direction, copies run
 one after the other while operators run. A *draft* is a sequence of a graph that has, besides the operators, a fetch of each
-value that may go to the host (:meth:`stowplan.models.rematerialization.structure.Structure.with_fetches`). In this way,
-simulation and insertion choose between recomputing and fetching. The plan of a draft sends each value that it fetches, as soon
-as the value is computed. It waits for the end of a send when the bytes of the sent value are needed. It fetches values in the
-order in which they are read, as early as there is space. Times are in units of cost. The functions raise no errors.
+value that may go to the host (:meth:`stowplan.models.rematerialization.structure.Structure.with_fetches`). In this way, the
+simulation (:mod:`.greedy`) and the addition of runs (:mod:`.insertion`) choose between recomputing and fetching. The plan of a
+draft sends each value that it fetches, as soon as the value is computed. It waits for the end of a send when the bytes of the
+sent value are needed. It fetches values in the order in which they are read, as early as there is space. Times are in units of
+cost. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class _Instance:
-    """The bytes that one run, or one fetch, gives to a value. Runs are numbered from 0, without fetches."""
+    """The bytes that one run, or one fetch, gives to a value. Runs of operators are numbered from 0; fetches are not
+    counted."""
 
     value: int
     """The value."""

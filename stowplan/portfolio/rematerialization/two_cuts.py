@@ -261,7 +261,7 @@ def drafts_within(
 
     They use the expensive cut for a few more parts, which costs less than repairing a draft by adding runs. Values of chains
     are kept at 0 places, and then at the given ``numbers`` of places. The numbers are tried one after the other, as long as
-    that helps. ``cuts`` must have computed its two cuts.
+    that helps. Raises AssertionError if the two cuts have not been computed.
     """
     sequences: list[list[int]] = []
     best, misses = 1 << 62, 0

@@ -54,7 +54,8 @@ class SearchParameters(Parameters, frozen=True):
     round_seconds: float = 5.0
     """Largest number of seconds for one *neighbourhood*, that is, one MILP with most tensors fixed."""
     round_units: float = 0.2
-    """Limit of work for one neighbourhood of a deterministic run, in the unit of ``deterministic_limit`` of ``solve_milp``."""
+    """Limit of work for one neighbourhood of a deterministic run, in the unit of ``deterministic_limit`` of
+    :func:`stowplan.models.tier_placement.milp.solve_milp`."""
     freed_first: float = 300.0
     """Number of tensors that are freed together at first."""
     freed_least: float = 20.0
@@ -73,9 +74,10 @@ PARAMS = parameters(SearchParameters, __name__)
 
 
 def _prepare(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] | None:
-    """The arrays, the exporter and a first valid map of a problem.
+    """Returns the arrays, the exporter, which turns maps into plans, and a first valid map of a problem.
 
-    The result is None if no map is found, or if it is proven that none exists; either is reported.
+    A map is *valid* if no capacity is exceeded. The result is None if no map is found, or if it is proven that none exists;
+    either is reported.
     """
     if report_if_overloaded(context, find_overload(problem)):
         return None
@@ -90,9 +92,11 @@ def _prepare(problem: Problem, context: Context) -> tuple[Data, Exporter, Ints] 
 
 
 def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> None:
-    """Report the best map of a heuristic as a plan, and leave a note with its latency and its number of evaluations.
+    """Report the best map of a heuristic as a plan, and leave a note with its latency and the heuristic's number of
+    evaluations.
 
-    If no offsets are found for the map, report that the baseline of the name ``source`` has no plan.
+    An evaluation is one map that was tried. If no offsets are found for the map, report that the baseline of the name
+    ``source`` has no plan.
     """
     plan = exporter.plan(walk.tier)
     if plan is not None:
@@ -105,7 +109,8 @@ def _report(context: Context, exporter: Exporter, walk: Walk, source: str) -> No
 def greedy_dp(problem: Problem, context: Context) -> None:
     """The candidate that computes only the plan of the baseline ``greedy_dp``: Greedy-DP of the EGRL paper.
 
-    If it is stopped before its end, it reports nothing.
+    Greedy-DP gives each layer in turn the best tiers while all other tensors are fixed (:mod:`.heuristics`). If it is stopped
+    before its end, it reports nothing.
     """
     prepared = _prepare(problem, context)
     if prepared is not None:
@@ -350,11 +355,11 @@ class Neighbourhoods:
             )
 
     def pins(self, plan: Plan, free: set[Placed]) -> dict[tuple[int, bool], int]:
-        """The tiers that ``plan`` has for all tensors that are not free, by tensor."""
+        """Returns, by tensor, the tier of ``plan`` for each tensor that is not in ``free``."""
         return {tensor: tensor.tier(plan) for tensor in self._tensors if tensor not in free}
 
     def _find_disagreeing(self, plan: Plan, hint: Hint) -> set[Placed]:
-        """The tensors that a hint does not have in the tier of the plan."""
+        """Returns the tensors whose tier in the plan is not the one that the hint suggests."""
         shares = [hint.values[name] for name in self._tiers]
         return {tensor for number, tensor in enumerate(self._tensors) if shares[tensor.tier(plan)][number] < PARAMS.agrees}
 

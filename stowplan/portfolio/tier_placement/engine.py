@@ -257,9 +257,10 @@ def anneal(
 ) -> tuple[int, int]:
     """Metropolis walk over valid maps; returns the latencies (ps) of the last map and of the best.
 
-    A move changes the tier of one tensor. Half of the moves also change the tier of some tensors that one of its layers reads
-    or writes as well, because a layer is only as fast as all of them together. If a move overfills a tier, up to ``ejections``
-    (at most :data:`EJECTIONS`) other tensors are ejected into slower tiers. If ``ejections`` is 0, only one tensor changes.
+    A move changes the tier of one tensor. In half of the moves, a layer that reads or writes this tensor is chosen, and some of
+    its other tensors change as well, because a layer is only as fast as all of its tensors together. If a move overfills a
+    tier, up to ``ejections`` (at most :data:`EJECTIONS`) other tensors are ejected into slower tiers. If ``ejections`` is 0,
+    only one tensor changes.
 
     ``now`` is the latency (ps) of the state, which must be valid, and ``best`` that of the best map so far. ``best_tier`` [m]
     is written when a map is better than that. ``moves`` is the number of moves, valid or not. ``temperature`` is in ps and must
@@ -301,7 +302,7 @@ def anneal(
 
 @njit
 def greedy_pass(data: Data, state: State, weights: Ints, outputs: Ints, begin: int, end: int) -> int:
-    """Greedy-DP of the EGRL paper (section 4) over the layers ``[begin, end)``; returns the number of evaluations.
+    """Greedy-DP of the EGRL paper (section 4) over the layers ``[begin, end)``; returns the number of maps tried.
 
     For each layer, all T x T choices of tiers for its weights and its output are tried while all other tensors are fixed, and
     the best valid choice is made. If no choice is better than the present one, nothing changes. There are T choices for a layer

@@ -141,8 +141,10 @@ class Search:
         self.walk = Walk(tier.copy(), self._now)
 
     def scale(self) -> float:
-        """A first temperature (ps) for annealing from scratch: the mean increase of the latency if a tensor moves one tier
-        down."""
+        """A first temperature (ps) for annealing from scratch.
+
+        It is the mean increase of the latency if, in the map after one pass of Greedy-DP, a tensor moves one tier down.
+        """
         greedy = greedy_dp(self.data, self.walk.tier, lambda: False, passes=1)
         return max(1.0, float(engine.mean_loss(self.data, engine.start(self.data, greedy.tier, 0))))
 
@@ -166,7 +168,7 @@ class Search:
         """Make one annealing run of ``moves`` moves, each an evaluation, from a first temperature (ps).
 
         A move may eject at most ``ejections`` tensors. If that is 0, moves that would overfill a tier are rejected. ``stop`` is
-        called after every 5,000 moves, or more often in short runs, and says whether to end. ``temperature`` must be positive.
+        called before every 5,000 moves, or more often in short runs, and says whether to end. ``temperature`` must be positive.
         """
         walk = self.walk
         # Short runs record their progress often enough for a plot.

@@ -1,7 +1,7 @@
 """The learned candidate for tier placement: it places all tensors by one forward pass of a trained graph network.
 
 The network is a *policy* of EGRL: it gives, for every tensor (the weights or the output of a layer), a probability of each
-*tier* of the chip's memory hierarchy.
+*tier* of the chip's memory hierarchy. *Decoding* chooses the tiers by these probabilities so that no capacity is exceeded.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """How policies of EGRL are validated: their maps, and the best maps that keep some tensors in the policy's tiers.
 
 A *tier* is one memory of a chip's memory hierarchy. A *map* assigns a tier to every tensor. EGRL, the agent that trains the
-policies, makes a whole map at once, which here counts as a *game*; its decisions are the tiers of the tensors.
-:mod:`stowplan.portfolio.validation.adapter` explains the terms of a validation.
+policies, makes a whole map at once, which here counts as a *game*; its decisions are the tiers of the tensors. A map is
+*decoded* from the network's probabilities, so that no capacity is exceeded. :mod:`stowplan.portfolio.validation.adapter`
+explains the other terms of a validation.
 """
 
 from __future__ import annotations
@@ -39,8 +40,7 @@ class EgrlPlayer:
         self.policy = policy
 
     def likeliest(self, problem: Problem, stop: Stop) -> Game | None:
-        """See :class:`~stowplan.portfolio.validation.adapter.Player`. InputError is raised as well if a tensor finds no
-        place."""
+        """See :class:`~stowplan.portfolio.validation.adapter.Player`. It also raises InputError if a tensor finds no place."""
         return None if stop() else Game(self.policy.place(problem))
 
     def sampled(self, problem: Problem, count: int, seed: int, stop: Stop) -> Sequence[Game]:

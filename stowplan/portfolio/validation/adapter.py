@@ -105,7 +105,7 @@ class Effort(NamedTuple):
 
 
 class Decisions(Protocol):
-    """The decisions of one game in the order in which they were made. It also finds the best plan that keeps the first ones."""
+    """The decisions of one game in the order in which they were made, with a method that completes the game."""
 
     @property
     def names(self) -> Sequence[str]:

@@ -73,7 +73,8 @@ class Policies:
             self.of(kind(name))
 
     def idle(self, played: Container[str]) -> list[InputError]:
-        """Errors that the caller may raise: one for each named policy whose kind is not among the names of kinds ``played``."""
+        """Returns an error, which the caller may raise, for each policy file that was named although no problem of its kind was
+        played. ``played`` has the names of the kinds that were."""
         return [
             InputError(f"found a policy of {kind(name).title}, and no problem for it in the suite", source=path)
             for name, path in self._named.items()

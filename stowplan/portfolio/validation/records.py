@@ -102,8 +102,8 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
     correlation: float | None = None
     """Spearman's rank correlation over all positions; None if it is undefined, as for constant values."""
     at_equal_positions: float | None = None
-    """The rank correlation among positions that are equally many decisions from the start, pooled. It is not affected by how
-    much of the game is left."""
+    """The rank correlation within groups of positions that are equally many decisions from the start, pooled over the groups.
+    It is not affected by how much of the game is left."""
     positions: int = 0
     """Number of positions."""
     games: int = 0
@@ -115,7 +115,10 @@ class Values(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RewardCorrelation(msgspec.Struct, frozen=True, kw_only=True):
-    """The correlation of the game's reward with a latency, over sampled games of policy and control."""
+    """The correlation of a game's reward with a latency, over sampled games of policy and control.
+
+    The *reward* of a game is the sum of the numbers that the agent gets during the game, larger ones for better plans.
+    """
 
     measured: str
     """How the latency is measured: ``simulated``, in the unit of the objective; or ``compiled``, in cycles of the compiled
@@ -129,7 +132,8 @@ class RewardCorrelation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProblemReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for one problem of the suite. If the problem failed, only the first four fields are set."""
+    """The result for one problem of the suite, that is, of the list of inputs. If the problem failed, only the first four
+    fields are set."""
 
     name: str
     """Name of the input, which is its path below the suite's folder without suffix."""
@@ -243,7 +247,7 @@ def summarize(problems: Sequence[ProblemReport], opened: Callable[[str], Opened]
     problems
         The reports of all problems. Failed problems are left out.
     opened
-        Returns the policy of a kind by the kind's name. Its errors are passed on.
+        Function from the name of a kind to its policy. Its errors are passed on.
     """
     names = dict.fromkeys(problem.kind for problem in problems if problem.error is None)
     return tuple(_summary(kind, [problem for problem in problems if problem.kind == kind], opened(kind)) for kind in names)

@@ -92,7 +92,8 @@ def validate(
     solves
         Largest number of completions for the costs of decisions of one problem; with 0, costs are not computed.
     compiled
-        Measures the cycles of plans, to correlate them with the reward; None if nothing is compiled.
+        Measures the cycles of plans, to correlate them with the rewards of games, which are larger for better plans. None if
+        nothing is compiled.
     on_start
         Called with each input before it is read.
     on_stage

@@ -1,7 +1,8 @@
 """The cost model ``signatures``: cycles from a latency table, and predictions with intervals for patterns without an entry.
 
 Signatures, leaves and patterns are those of :mod:`stowplan.hardware.costs.signatures.table`. A pattern is *known* if the
-latency table has cycles for it.
+latency table has cycles for it. A *use* is a read or a write of one tensor by a step; it is given by its position in the step's
+list of uses. A use can have several leaves, if the tensor has several arrays.
 
 In a memory-mapping problem, the latency of a step is a table with a row for each subset of some of its uses. The number of
 these *distinguished* uses is at most eight. The choice of fast memory for other uses does not change the modelled latency.
@@ -39,8 +40,8 @@ IDLE = 0.01
 
 
 def significant(step: StepSignature) -> set[int]:
-    """The uses that move more than a hundredth of the step's bytes. In estimates of compilers, all other uses rarely have an
-    effect."""
+    """Returns the uses that move more than a hundredth of the step's bytes. In estimates of compilers, all other uses rarely
+    have an effect."""
     moved: dict[int, int] = {}
     for leaf in step.leaves:
         moved[leaf.use] = moved.get(leaf.use, 0) + leaf.moved
@@ -75,8 +76,8 @@ def choose(of_use: Mapping[int, int], rows: Mapping[int, int], worth: Mapping[in
         chosen.append(use)
         if len(chosen) <= MAX_TABLE_USES:
             continue
-        # The use of least worth is removed without which the chosen uses distinguish known cycles equally well. If there is
-        # none, the last addition is undone, and the choice ends.
+        # One use is removed: that of least worth among the uses without which the chosen ones distinguish known cycles equally
+        # well. If there is no such use, the last addition is undone, and the choice ends.
         unexplained = unexplained_cycles(rows, of_use, chosen)
         for other in sorted(chosen[:-1], key=lambda bit: (worth[bit], -bit)):
             remaining = [bit for bit in chosen if bit != other]
@@ -363,8 +364,9 @@ class SignatureCosts:
     def _other_leaves(self, step_signature: StepSignature, chosen: int, patterns: list[int]) -> list[int]:
         """For each of ``patterns``, the leaves of uses that are not distinguished and that count as being in fast memory.
 
-        They are those that are in fast memory in the nearest known pattern. Nearest means that the fewest bytes of leaves of
-        distinguished uses are in another memory. ``chosen`` is the pattern of the leaves of the distinguished uses.
+        These leaves are in fast memory in the nearest known pattern. The *nearest* pattern is the one in which the fewest bytes
+        of leaves of distinguished uses are in another memory. ``chosen`` is the pattern of the leaves of the distinguished
+        uses.
         """
         known_patterns = sorted(self.table.rows(step_signature.signature))
         if not any(pattern & ~chosen for pattern in known_patterns):

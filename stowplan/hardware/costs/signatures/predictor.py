@@ -49,6 +49,11 @@ _INNER = (
 )  # fmt: skip
 
 #: Names of the features that depend on the step only, and of those that also depend on the pattern.
+#:
+#: ``read`` and ``write`` features are those of the largest array that is read or written; ``minor`` and ``second`` are
+#: logarithms of the extents of its two dimensions that vary fastest in memory. ``inner`` features count opcodes in fused
+#: computations. A feature ``to fast`` (or ``to slow``) is about the arrays that are in this memory in the pattern and in the
+#: other memory in the nearest known pattern; ``was`` refers to the nearest known pattern as well.
 _OF_STEP = (
     "leaves", "log bytes", "log flops", "log elements", "largest part", "reads part",
     "read bits", "read minor", "read second", "read rank", "read padding",
@@ -73,8 +78,10 @@ NAMES = (*_OF_PATTERN, *_OF_STEP)
 
 
 def as_bits(patterns: list[int], leaves: int) -> Bits:
-    """[P, leaves] the bits of patterns: whether each leaf is in fast memory. ``leaves`` is the number of leaves; patterns have
-    no other bits."""
+    """Returns an array [P, leaves] that says, for each of P patterns, whether each leaf is in fast memory.
+
+    ``leaves`` is the number of leaves. A pattern must have no other bits; OverflowError may be raised otherwise.
+    """
     if not leaves:
         return np.zeros((len(patterns), 0), np.bool_)
     width = (leaves + 7) // 8

@@ -18,7 +18,8 @@ from stowplan import files
 from stowplan.document import Document
 from stowplan.errors import InputError
 
-#: The use of a leaf that is not among the uses of its step, such as an empty array or a flag.
+#: A leaf belongs to a *use*, a read or a write of one tensor by a step. This is the use of a leaf that is not among the uses of
+#: its step, such as an empty array or a flag.
 NO_USE = -1
 
 
@@ -61,7 +62,7 @@ class StepSignature(msgspec.Struct, frozen=True):
 
     def pattern(self, fast: Sequence[bool]) -> int:
         """The pattern of the leaves if ``fast[i]`` says whether use ``i`` of the step is served from fast memory. Leaves
-        without a use count as being in slow memory."""
+        without a use count as being in slow memory. Raises IndexError if ``fast`` lacks a use."""
         return sum(1 << bit for bit, leaf in enumerate(self.leaves) if leaf.use != NO_USE and fast[leaf.use])
 
     def used_leaves(self) -> dict[int, int]:

@@ -4,6 +4,9 @@ A game is represented by a *wanted* action for each move. Wanted actions may be 
 as in ``demonstrations.py``. Any change of wanted actions is therefore a game. Small losses are accepted at the beginning, as in
 record-to-record travel (Dueck 1993). States along the current game are kept, so that a change is replayed from close to where
 it begins.
+
+A *round* makes one changed game. In shapes, M is the number of moves of the game, and D is the number of cells of a state, the
+flat vector that ``compiled/layout.py`` describes.
 """
 
 from __future__ import annotations

@@ -44,8 +44,8 @@ def excerpt(problem: Problem, start: int, end: int) -> Problem:
     """The steps ``[start, end)`` as a problem, widened so that no loop is cut; asynchronous operations become synchronous.
 
     Tensors that are written before the excerpt and needed in it are inputs; those that are written in it and needed later are
-    outputs. At the borders everything live is thus in slow memory, so that plans of consecutive excerpts form a plan of the
-    whole program, with the sum of their objectives (if stalls are forbidden). Raises UsageError if the range is empty or not
+    outputs. At the borders everything live is thus in slow memory. Plans of consecutive excerpts therefore form a plan of the
+    whole program. If stalls are forbidden, its objective is the sum of theirs. Raises UsageError if the range is empty or not
     within the program.
     """
     if not 0 <= start < end <= problem.horizon:

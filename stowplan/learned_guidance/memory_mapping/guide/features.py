@@ -37,8 +37,8 @@ GAP = (
     "gap density",
     "gap density twice",
 )
-"""Names of the features of a gap. Each access has those of the gap after it and those of the gap before it. Most features are
-logarithms of ratios, and the last two are ranks from 0 to 1.
+"""Names of the features of a gap. Each access has these features twice: for the gap after it, and for the gap before it. Most
+features are logarithms of ratios, and the last two are ranks from 0 to 1.
 
 ``time to copy``: the least time of the steps inside the gap, divided by the time of a copy-in. ``part of program``: the part of
 the program's time that the gap lasts. ``traffic``: bytes of the tensors that steps inside the gap use, as a part of the
@@ -87,9 +87,9 @@ ACCESS = (
 )
 """Names of the features of an access without its gaps; they describe the access, its tensor, its step and the program.
 
-``saves``: the time that the access saves if it is fast, divided by that of a copy, by the latency of the step, or by the most
-that an access of the step saves; ``at last`` is the time that it loses if it alone is slow. ``rank``: from 0 to 1 among all
-accesses. ``dead`` and ``glued`` are those of the gap after the access, and with ``before`` those of the gap before it.
+``saves``: the time that the access saves if it is fast, divided by the time of a copy, by the latency of the step, or by the
+largest saving of an access of the step; ``at last`` is the time that it loses if it alone is slow. ``rank``: from 0 to 1 among
+all accesses. ``dead`` and ``glued`` describe the gap after the access; with ``before``, they describe the gap before it.
 ``copied``: whether the tensor may be copied. ``place``: from 0 for its first access to 1 for its last one. ``step gain`` and
 ``program gain``: the part of the latency that fast memory can save. ``step bytes``: sizes of the tensors that the step uses, as
 a part of the capacity. ``program live``: the most bytes that are between first and last access at one step, as a part of the

@@ -1,7 +1,7 @@
 """The formats of MMap-MuZero's files, and the games of training as they are stored in them.
 
-Each ``pack`` function has an ``unpack`` function that restores its result. For damaged values, the latter raises one of
-:data:`stowplan.learned_guidance.training.checkpoint.DAMAGE`.
+Each ``pack`` function has an ``unpack`` function that restores its result. For damaged values, the ``unpack`` function raises
+one of :data:`stowplan.learned_guidance.training.checkpoint.DAMAGE`.
 """
 
 from __future__ import annotations

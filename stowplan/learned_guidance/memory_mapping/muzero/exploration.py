@@ -41,8 +41,9 @@ preference of an action is r * reward + d * density - t, plus c if it is Copy; *
 #: Smallest and largest slope, in nats per unit of the features REWARD and DENSITY.
 SLOPES = 1.0, 30.0
 
-#: Range of thresholds in units of these features. If a reward or density is x times the program's mean, the feature is
-#: log2(1 + x) / 4: 1.4 is 47 times the mean, and with -0.2 even slightly negative benefits are above the threshold.
+#: Range of thresholds in units of these features. If a reward or density is x times the program's mean, the feature is log2(1 +
+#: x) / 4. The threshold 1.4 thus stands for 47 times the mean. With -0.2, even slightly negative benefits are above the
+#: threshold.
 THRESHOLDS = -0.2, 1.4
 
 NO_BIAS: Bias = np.zeros(4, np.float32)

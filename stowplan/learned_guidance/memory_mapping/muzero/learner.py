@@ -1,7 +1,8 @@
-"""One training step: a batch with its targets, and the losses of MuZero, unrolled through the learned dynamics.
+"""One training step: a batch with its targets, and the losses of MuZero, unrolled over several moves.
 
-See Schrittwieser et al. 2020, appendix G. The targets of a reanalysed position, and of the positions it is unrolled to, come
-from new searches (Schrittwieser et al. 2021).
+See Schrittwieser et al. 2020, appendix G. *Unrolled* means that the network predicts several moves one after the other, each
+from the hidden state that it predicted for the move before. The targets of a reanalysed position, and of the positions it is
+unrolled to, come from new searches (Schrittwieser et al. 2021).
 """
 
 from __future__ import annotations
@@ -105,7 +106,8 @@ def _fill(batch: Batch, row: int, sample: Sample, config: TrainingConfig, full_r
 
 
 def _imitate(batch: Batch, sample: Sample, config: TrainingConfig) -> None:
-    """Add the imitation weight of the played actions to the policy targets of kept games, which are those without a slot."""
+    """Add the imitation weight of the played actions to the policy targets of kept games: demonstrations and best games, which
+    have no slot (-1) in the ring of the newest games."""
     if config.imitation == 0.0:
         return
     rows, steps = np.nonzero((sample.slots < 0)[:, None] & (batch.played >= 0))

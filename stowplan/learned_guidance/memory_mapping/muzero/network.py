@@ -3,7 +3,9 @@
 The encoder embeds each part of an observation: a ResNet reads the memory map, embeddings of ids are added to the features of
 each buffer, and small networks read profile, supplies, actions and globals. An MLP over all of these gives the hidden state.
 Dynamics and heads are MLPs. Hidden states are scaled to [0, 1] as in MuZero (Schrittwieser et al. 2020, appendix G).
-:class:`TorchModel` is the network as a model for tree search.
+:class:`TorchModel` is the network as a model for tree search. In shapes, B is the number of observations or states, H is the
+width of hidden states, and *bins* are the atoms of a distribution over values or rewards
+(:class:`stowplan.learned_guidance.nn.Support`). Nothing in this module raises an error of its own.
 """
 
 from __future__ import annotations

@@ -43,7 +43,8 @@ class Played:
     estimates: tuple[tuple[int, float, int], ...] = ()
     """For each move its number, the value of the position before it in units of the game, and the return so far in ps.
 
-    Moves that Drop-backup took back have no entry."""
+    Moves that Drop-backup took back have no entry.
+    """
 
 
 class Policy:
@@ -89,10 +90,12 @@ class Policy:
     def best_rollout(
         self, problem: Problem, *, drawn: int = 0, seed: int = 0, should_stop: Stop | None = None
     ) -> Played | None:
-        """Play games with each placement rule and return the best; return None if they were stopped.
+        """Play games with each placement rule (:data:`~stowplan.learned_guidance.memory_mapping.game.game.Placing`) and return
+        the best; return None if they were stopped.
 
-        On some programs the paper's rule, the lowest free offset, splits fast memory so that large buffers no longer fit. And a
-        single early mistake of the likeliest actions may use up the time of the copy channel that large buffers need.
+        On some programs the paper's rule, the lowest free offset, splits fast memory so that large buffers no longer fit. A
+        game is also drawn at random because one early mistake of the likeliest actions may use up the time of the copy channel
+        that large buffers need.
 
         Parameters
         ----------

@@ -132,8 +132,8 @@ class Replay:
         return [*self.demonstrations, *(game for games in self.elite for game in games)]
 
     def add(self, game: Trajectory) -> None:
-        """Add a finished game: a demonstration to the demonstrations, any other to the newest games, in place of the oldest one
-        if they are full, and to the best games if it is one of them."""
+        """Add a finished game. A demonstration is added to the demonstrations. Any other game is added to the newest games, in
+        place of the oldest one if there is no room, and also to the best games if it is one of them."""
         if game.is_demonstration:
             self.demonstrations.append(game)
             return

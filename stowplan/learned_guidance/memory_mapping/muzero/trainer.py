@@ -1,7 +1,8 @@
 """Training of MMap-MuZero on one or more programs: self-play and training steps in turn, in one process.
 
 An iteration consists of moves in all games, training steps, and local search from one of the best games. Before the first
-iteration, the warm start plays episodes in groups. A run can stop after each group. Groups are not counted as iterations.
+iteration, the *warm start* plays episodes without the network, in groups. A run can stop after each group. Groups are not
+counted as iterations.
 """
 
 from __future__ import annotations

@@ -2,7 +2,11 @@
 
 Logarithms keep the numbers of all programs small and comparable: ``near`` takes a number of steps, ``ratio`` a ratio that is
 not negative, and ``signed`` a ratio that may be negative. The *target time* is the first step of the current move. The
-*benefit* of a move is the time that its uses would save in fast memory.
+*benefit* of a move is the time that its uses would save in fast memory. There are M moves, T steps and K slots of the copy
+channel.
+
+``tables`` are the tables of the game, and ``data`` is the flat vector of a state
+(:mod:`stowplan.learned_guidance.memory_mapping.game.compiled`). Nothing here raises an error.
 """
 
 from __future__ import annotations
@@ -51,7 +55,8 @@ class View(NamedTuple):
     same_tensor_buffers: int
     steps_per_column: int
     is_binary: bool
-    """``ObservationConfig.binary_map``; the three fields before have the same names there."""
+    """Whether cells of the memory map are 0 or 1: ``ObservationConfig.binary_map``. The three fields before have the same names
+    there."""
     unit: float
     """Unit of returns, in ps."""
     mean_benefit: float

@@ -148,11 +148,11 @@ class GlobalFeature(IntEnum):
     LEFT = 2  # log of the number of remaining moves
     ALIAS_INDEX = 3  # ratio: as for the current buffer
     ALIAS_LEFT = 4
-    RESETS = 5  # ratio
+    RESETS = 5  # ratio: how often the game went back from a state without a legal action
     IN_USE = 6  # of capacity, at the target time
     PRESSURE = 7  # ratio: at the target time
-    MEAN_PRESSURE = 8
-    PEAK_PRESSURE = 9
+    MEAN_PRESSURE = 8  # ratio: mean over all steps
+    PEAK_PRESSURE = 9  # ratio: maximum over all steps
     RETURN = 10  # so far, of the game's unit
     BENEFIT_LEFT = 11  # ratio: first benefits of all remaining moves, to the game's unit
     SPAN = 12  # ratio: time with all buffers slow minus time with all fast, to the game's unit
@@ -160,8 +160,8 @@ class GlobalFeature(IntEnum):
     MOVES = 14  # log of the number of moves, 1 at 65536
     STEPS = 15
     TENSORS = 16
-    IS_STRICT = 17
-    HAS_BACKUP = 18
+    IS_STRICT = 17  # whether copy windows are strict
+    HAS_BACKUP = 18  # whether Drop-backup is on
 
 
 class Observations(NamedTuple):

@@ -15,7 +15,8 @@ from stowplan.learned_guidance.training.settings import Fraction, Hyperparameter
 
 
 class PpoConfig(Hyperparameters, frozen=True, kw_only=True):
-    """The hyperparameters of training."""
+    """The hyperparameters of training. Raises UsageError if a value has a wrong type, is out of range, or does not fit another
+    value."""
 
     steps: Annotated[int, Range(1)] = 200_000
     """Number of placements, that is, steps of all environments together, after which training ends."""

@@ -11,8 +11,9 @@ tile and from features such as the number of clocks that the node would wait for
 probability of a place is the probability of its tile times the probability of its slot given the tile.
 
 Observations are those of :func:`stowplan.learned_guidance.modulo_scheduling.observation.observe`, in batches. In shapes, B is
-the number of observations of a batch, G of graphs, N of nodes and E of edges of a graph, T of tiles, and S of slots. H is the
-width of hidden layers, and F the number of features. Arrays are padded where graphs or machines differ in size.
+the number of observations of a batch, and G is the number of graphs. N is the number of nodes of a graph, E of its edges, T of
+tiles, and S of slots. H is the width of hidden layers, and F the number of features. Arrays are padded where graphs or machines
+differ in size.
 """
 
 from __future__ import annotations
@@ -81,8 +82,8 @@ class GraphNetwork(nn.Module):
     def forward(self, nodes: Tensor, edges: Tensor, features: Tensor, sizes: Tensor) -> Tensor:
         """Return the embeddings [G, N, H] of nodes, 0 for padding.
 
-        Arguments are the features [G, N, F] of nodes, the ends [G, E, 2] of edges (producer and consumer), the features
-        [G, E, F] of edges, and the sizes [G, 4] of graphs, which begin with the numbers of nodes and edges.
+        ``nodes`` [G, N, F] are the features of nodes, and ``features`` [G, E, F] those of edges. ``edges`` [G, E, 2] has the
+        producer and the consumer of each edge. ``sizes`` [G, 4] begins with the numbers of nodes and edges of each graph.
         """
         graphs, count = nodes.shape[:2]
         is_node = torch.arange(count, device=nodes.device) < sizes[:, :1]

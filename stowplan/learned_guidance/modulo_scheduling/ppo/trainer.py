@@ -1,4 +1,5 @@
-"""Trains the PPO mapper: by steps of imitation if there are plans to imitate, then by rounds of MaskablePPO.
+"""Trains the PPO mapper: by steps of imitation if there are plans to imitate, then by rounds of MaskablePPO, which is PPO with
+a mask that excludes illegal actions.
 
 An iteration is a number of imitation steps, or one round: placements in all environments side by side, and updates on them.
 Each round begins new episodes and seeds all random numbers from the seed of the run and the index of the round, so that a

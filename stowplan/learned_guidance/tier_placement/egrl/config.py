@@ -13,7 +13,8 @@ from stowplan.learned_guidance.training.settings import Fraction, Hyperparameter
 
 
 class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
-    """Configuration of training."""
+    """Configuration of training. Raises UsageError if a value has a wrong type, is out of range, or does not fit another
+    value."""
 
     evaluations: Annotated[int, Range(1)] = 4_000
     """Number of evaluations on the chip after which training ends, over the population and the learner's rollouts."""
@@ -42,7 +43,8 @@ class EgrlConfig(Hyperparameters, frozen=True, kw_only=True):
     tournament: Annotated[int, Range(1)] = 3
     """Number of members that are drawn for a place in the next generation; the fittest of them gets it."""
     crossover_fraction: Fraction = 0.3
-    """Fraction of the selected members that are crossed with an elite, or seeded by a graph network."""
+    """Fraction of the selected members that are crossed with an *elite*, one of the fittest members. A chromosome and a graph
+    network are not crossed: the chromosome is *seeded*, that is, made from the graph network's posterior."""
     seeding: bool = True
     """Whether a chromosome crossed with a graph network gets its posterior; otherwise this crossing has no effect."""
     mutation_fraction: Fraction = 0.85

@@ -54,7 +54,7 @@ class Inputs:
 
 
 class Learner:
-    """Actor, critic, their targets and optimisers.
+    """Actor, critic, their target networks (older copies of them), and their optimisers.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ class Chromosome:
         return draw(self.probabilities, rng)
 
     def cross(self, other: Chromosome, place: int) -> Chromosome:
-        """Combine the layers before ``place`` of this chromosome with the other's from ``place`` on."""
+        """Combine the layers before ``place`` of this chromosome with the layers from ``place`` on of the other chromosome."""
         return Chromosome(
             np.concatenate([self.prior[:place], other.prior[place:]]),
             np.concatenate([self.temperature[:place], other.temperature[place:]]),
@@ -183,7 +183,8 @@ class Evolution:
         return elites + [replace(child, is_judged=False) for child in children]
 
     def _keep_encodings(self, ranked: list[Member], selected: list[Member]) -> list[Member]:
-        """Keep the least fraction of each encoding: its members replace the weakest selected members of the other."""
+        """Keep the least fraction of each encoding. If too few members of one encoding were selected, more of its members
+        replace the weakest selected members of the other encoding."""
         selected = sorted(selected, key=lambda member: -member.fitness)
         for kind, part in ((False, self.config.least_networks), (True, self.config.least_chromosomes)):
             least = round(part * len(ranked))
@@ -259,9 +260,9 @@ class Evolution:
 def restore_sizes(members: Sequence[Member], parents: Sequence[Member]) -> list[Member]:
     """Return as many members of each encoding as there were parents.
 
-    If there are too many of one encoding, its weakest children are replaced by the fittest parents of the other. Networks of
-    layers share graph networks but not chromosomes. Without this function the selection for one of them would change the size
-    of the shared population.
+    If there are too many of one encoding, its weakest children are replaced by the fittest parents of the other encoding.
+    Networks of layers share graph networks but not chromosomes. Without this function the selection for one of them would
+    change the size of the shared population.
     """
     population: list[Member] = []
     for kind in (False, True):

@@ -1,4 +1,7 @@
-"""A network of layers to train EGRL on: its chip, graph and best map, the proposals of policies, and the replay buffer."""
+"""A network of layers to train EGRL on: its chip, graph and best map, the proposals of policies, and the replay buffer.
+
+Unless it says otherwise, *network* means a network of layers here, and not the graph network that places it.
+"""
 
 from __future__ import annotations
 

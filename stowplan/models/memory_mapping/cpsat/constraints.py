@@ -2,8 +2,15 @@
 
 For every valid plan, some plan that is at least as good satisfies the constraints, and every solution gives a valid plan.
 Docstrings name the lemma (L1 to L8) of ``docs/reference/memory-mapping-models.md`` that a constraint rests on, or the rule of
-``docs/reference/memory-mapping.md`` that it expresses. A tensor is *landed* at an access if it is resident there with its
-content.
+``docs/reference/memory-mapping.md`` that it expresses.
+
+An *access* is a step that uses a tensor, *gap* ``j`` is the time between accesses ``j - 1`` and ``j``, and *boundary* ``t`` is
+the moment before step ``t`` (:mod:`stowplan.models.memory_mapping.accesses`). A tensor is *landed* at an access if it is
+resident there with its content, and it is *kept* in a gap if it is landed throughout the gap. It *lingers* in a gap if it stays
+only to the end of a loop. A *neighbourhood* is some tensors in a window of steps, for which a plan is improved; the rest of the
+plan is its *fixed part* (:mod:`~stowplan.models.memory_mapping.cpsat.fixed_part`). A use is *fast* if it is served from fast
+memory, otherwise *slow*. A *literal* is a Boolean variable. The variables are those of
+:mod:`~stowplan.models.memory_mapping.cpsat.variables`. Nothing here raises an error, except what its ``check_stop`` raises.
 """
 
 from __future__ import annotations
@@ -34,7 +41,7 @@ class Constraints:
         self.model = variables.model
         self.problem = variables.problem
         self.is_exact_open = self.problem.channels > 1 and not variables.forbidden
-        """Whether the time at which a boundary opens has a variable of its own (L7)."""
+        """Whether the time at which a boundary *opens*, so that its copies can be queued, has a variable of its own (L7)."""
         self.complete_by = variables.open if self.is_exact_open else variables.left
         """For each boundary, the latest time in ps at which a copy-out may end that must be complete there."""
         self._load: defaultdict[int, list[tuple[int, Literal]]] = defaultdict(list)
@@ -300,7 +307,8 @@ Expression: TypeAlias = cp_model.LinearExpr | int
 
 
 class StepTerms:
-    """The latency of one run of a step, as an expression.
+    """The latency of one run of a step, as an expression. A latency is a table with an entry for each set of fast uses, or the
+    largest of several affine functions of the uses, its *pieces*.
 
     Attributes
     ----------

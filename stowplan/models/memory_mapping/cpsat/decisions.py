@@ -2,7 +2,11 @@
 
 An *access* is a step that uses a tensor, and the *gaps* of a tensor lie between its accesses
 (:mod:`stowplan.models.memory_mapping.accesses`). Offsets are not among the decisions (``offsets``). The hint for a plan and the
-plan of a solution both go through these decisions.
+plan of a solution both go through these decisions. Nothing here raises an error for valid arguments.
+
+A *residency* is one stay of a tensor in fast memory, and a *boundary* is the moment before a step. An access is *fast* if it is
+served from fast memory, otherwise *slow*. Where the documentation of a list begins with a word in brackets, the list has an
+entry for each of these things.
 """
 
 from __future__ import annotations
@@ -123,7 +127,8 @@ class Decisions:
         return fast
 
     def moments(self) -> Moments:
-        """The times that the copy engine computes; if stalls are forbidden, steps take their least latencies there."""
+        """Returns the times that the copy engine computes. If stalls are forbidden, it assumes that each step takes its least
+        latency over all choices of fast uses."""
         problem = self.problem
         waits = problem.stalls == "allowed"
         durations = step_durations(problem, self.fast_uses()) if waits else problem.floors_ps
@@ -159,7 +164,8 @@ class Decisions:
 def copy_out_end(sequence: TensorAccesses, chosen: TensorDecisions, write: int) -> int:
     """The boundary at which the copy-out of the content of access ``write`` must be complete.
 
-    It is before the first slow read of this content, or where the residency ends that the copy needs, if that is earlier.
+    This is the boundary before the first slow read of this content. If the part of the residency that the copy needs ends
+    earlier, it is the end of this part.
     """
     end = chosen.copy_out[write].until
     for j in range(write + 1, min(sequence.next_write(write + 1) + 1, len(sequence))):

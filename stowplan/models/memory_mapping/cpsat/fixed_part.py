@@ -1,10 +1,16 @@
 """The part of a plan outside a neighbourhood, as constants of the neighbourhood's model.
 
 A neighbourhood is a problem of its own, with fewer tensors and steps (``neighbourhood``): some tensors within a window of
-steps. The rest of the plan enters its model as constants: occupied bytes, copies that take place in any case, and times. Until
-some of these times, the channel is busy or the program waits at a boundary. Another one is the time from the end of the window
-to the end of the program. Times are in ps, counted from the time at which the neighbourhood's first boundary is reached. With a
-*frozen clock*, boundaries have the times that they have in the given plan.
+steps. Consecutive steps that use none of these tensors are merged into one. A *boundary* is the moment before a step. The rest
+of the plan enters the neighbourhood's model as constants:
+
+- the bytes that other tensors occupy
+- the copies of other tensors
+- the times until which earlier copies keep the channel busy, or the program waiting at a boundary
+- the time from the end of the window to the end of the program
+
+Times are in ps, counted from the time at which the neighbourhood's first boundary is reached. With a *frozen clock*, boundaries
+have the times that they have in the given plan. Nothing here raises an error for valid arguments.
 """
 
 from __future__ import annotations
@@ -103,7 +109,7 @@ class FixedSpace:
     boundaries
         Boundary of the program for each boundary of the neighbourhood.
     start, end, low, high
-        Steps ``[start, end)`` and units ``[low, high)`` of the residencies, all of shape ``[R]``.
+        Steps ``[start, end)`` and units ``[low, high)`` of the residencies; arrays with an entry for each residency.
     capacity
         Size of fast memory in units.
     """

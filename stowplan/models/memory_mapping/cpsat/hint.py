@@ -2,7 +2,9 @@
 
 These values are a complete hint, from which CP-SAT can start directly. The decisions are those of the plan or of a plan that is
 at least as good; ``docs/reference/memory-mapping-models.md`` proves that there are such decisions. Comments name its lemmas,
-such as L4. A tensor is *landed* at an access, a step that uses it, if it is resident in fast memory with its content.
+such as L4. An *access* is a step that uses a tensor, and a *residency* is one stay of a tensor in fast memory. A tensor is
+*landed* at an access if it is resident there with its content. An access is *fast* if it is served from fast memory. Nothing
+here raises an error for a valid plan.
 """
 
 from __future__ import annotations
@@ -55,7 +57,8 @@ def offsets_of(decisions: Decisions, plan: Plan) -> dict[int, list[int]]:
 
 
 class _TensorReader:
-    """Determines the decisions for one tensor from a plan."""
+    """Determines the decisions for one tensor from the residencies and copies of a plan. ``between`` says whether the problem
+    lets a copy-out free its bytes between two steps."""
 
     def __init__(
         self,
@@ -171,13 +174,13 @@ def hint_values(
     placed: dict[int, list[int]],
     moments: Moments,
 ) -> dict[int, int]:
-    """The value of every variable by its index.
+    """Returns the value of every variable by its index.
 
     Parameters
     ----------
     placed
-        For each tensor, the offset in bytes of the residency that covers each of its accesses, or 0. Used only with
-        ``offsets``.
+        For each tensor, the offset in bytes of the residency that covers each of its accesses, or 0. It is ignored if
+        ``offsets``, the variables of offsets, is None.
     moments
         The times of boundaries, and of each copy in the queue of ``decisions``.
     """

@@ -2,10 +2,10 @@
 
 A *neighbourhood* is a window of steps and some tensors that may change there; these are called *free*. The rest of the plan is
 the *fixed part*, whose data are constants of the model (:mod:`stowplan.models.memory_mapping.cpsat.neighbourhood`). A
-*boundary* is the moment between two steps. Because steps in which no free tensor may change are merged, the neighbourhood has
+*boundary* is the moment before a step. Because steps in which no free tensor may change are merged, the neighbourhood has
 boundaries of its own; ``Neighbourhood.point`` returns the corresponding boundary of the program. The *window of a copy* is the
 interval of boundaries in which the copy may run. With a *frozen clock*, boundaries keep the times that they have in the given
-plan.
+plan. A *residency* is one stay of a tensor in fast memory. Functions raise no errors except those that they document.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class LocalRun(NamedTuple):
 
 
 def play_locally(neighbourhood: Neighbourhood, decisions: Decisions) -> LocalRun:
-    """Simulates the copies of free tensors together with those of the fixed part, on one channel.
+    """Simulates the copies of free tensors, as ``decisions`` queue them, together with the copies of the fixed part, on one
+    channel.
 
     Copies that are queued at the same boundary have the same order as in the given plan.
     """
@@ -129,9 +130,9 @@ class Merger:
     def _copies(self) -> list[Copy]:
         """All copies of the new plan. Within the neighbourhood, they are in the order in which they begin.
 
-        The copy of a free tensor is queued at the last boundary before it begins. A copy of the fixed part that begins later
-        must not be queued earlier. If the given plan queues it earlier, it is queued later now, and if it is a copy-in, its
-        residency also starts later.
+        The copy of a free tensor is queued at the last boundary before it begins. The copies of the fixed part must be queued
+        in the order in which they begin, too. If the given plan queues one of them too early for this order, it is queued
+        later. If it is a copy-in, its residency also starts later.
         """
         neighbourhood, value, variables = self._neighbourhood, self._value, self._complete.variables
         given_copies, free = neighbourhood.timeline.plan.copies, set(neighbourhood.free)
@@ -240,7 +241,7 @@ def without_idle(neighbourhood: Neighbourhood, plan: Plan) -> Plan:
     )
 
 
-#: Maximum number of literals, as estimated beforehand, of a model that is built for a neighbourhood.
+#: Maximum number of literals (Boolean variables), as estimated beforehand, of a model that is built for a neighbourhood.
 MAX_LITERALS = 30_000
 
 # The values of ``Improvement.status``, where they are explained.

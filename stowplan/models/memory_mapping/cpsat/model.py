@@ -4,7 +4,11 @@
 
 *Boundary* ``t`` is the moment before step ``t``. When the program has reached a boundary, it waits for the earlier copies that
 must be complete there. The boundary is then *open*: its own copies are queued. The program leaves the boundary when step ``t``
-begins. A *residency* is one stay of a tensor in fast memory. A *literal* is a Boolean variable or its negation.
+begins. An *access* is a step that uses a tensor, and a *residency* is one stay of a tensor in fast memory. The *window* of a
+copy goes from the boundary at which it is queued to the boundary at which it must be complete. A *literal* is a Boolean
+variable or its negation.
+
+A hint must be a valid plan. Functions raise no errors except those that they document.
 """
 
 from __future__ import annotations
@@ -122,10 +126,10 @@ class MemoryMappingModel:
         return hint_values(self.variables, self.objective, decisions, self.offsets, placed, moments)
 
     def decisions(self, value: Value) -> Decisions:
-        """The decisions of a solution.
+        """Returns the decisions of a solution.
 
-        A solution has only the time at which a copy begins. The copy is queued at the last boundary that opens no later than
-        that.
+        A solution says when a copy begins, but not at which boundary it is queued. This is the last boundary that opens no
+        later than the copy begins.
         """
         variables = self.variables
         chosen: list[TensorDecisions] = []
@@ -191,7 +195,7 @@ class MemoryMappingModel:
 
 
 def size_estimate(sequences: Sequence[TensorAccesses]) -> int:
-    """Approximate number of literals of the model: one for each step during which a copy may be under way."""
+    """Approximate number of literals of the model: one for each copy and each step during which the copy may be under way."""
     total = 0
     for sequence in sequences:
         for j, access in enumerate(sequence.accesses):

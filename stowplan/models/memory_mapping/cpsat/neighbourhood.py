@@ -1,16 +1,18 @@
 """A neighbourhood of a plan for large-neighbourhood search, as a small problem.
 
 Only some tensors may change, and only within a window of steps; they are called *free*. The rest of the plan stays as it is and
-enters the model as constants (see ``fixed_part``).
+enters the model as constants (:class:`~stowplan.models.memory_mapping.cpsat.fixed_part.FixedPart`). A *boundary* is the moment
+before a step, and a *residency* is one stay of a tensor in fast memory.
 
 The *time axis* of a neighbourhood has a boundary wherever one of its tensors may change. The steps in between are merged, so
 the size of the problem depends on the number of free decisions and not on the length of the program. Two steps are added. The
 step before the window writes the tensors that enter it with content that slow memory lacks. The step after the window reads the
 tensors that are resident when it ends. Residencies that extend beyond the window keep their offset.
 
-With one channel and stalls, the model's objective is exact, except for copies and stalls inside merged steps, which must not
-get worse. A *frozen clock* makes the model smaller: the times of boundaries are those of the given plan, and copies must be
-complete in time as if no step became faster. In both cases only a replay of the whole plan gives its objective.
+If there is one channel and stalls are allowed, the model's objective is exact, except for copies and stalls inside merged
+steps, which must not get worse. A *frozen clock* makes the model smaller: the times of boundaries are those of the given plan,
+and copies must be complete in time as if no step became faster. In both cases, only a simulation of the whole plan gives its
+objective.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from stowplan.models.memory_mapping.problem import Loop, Piece, Step, border_ste
 
 
 class Neighbourhood:
-    """A neighbourhood of a plan: ``problem`` is its small problem, ``plan`` the part of the plan, ``fixed_part`` the constants.
+    """A neighbourhood of a plan. ``problem`` is its small problem, ``plan`` is the given plan as a plan of this problem, and
+    ``fixed_part`` has the constants.
 
     Parameters
     ----------
@@ -40,7 +43,7 @@ class Neighbourhood:
         Tensors that may change. A tensor stays as it is if its decisions cannot change independently, for example because it is
         copied across a border of the window.
     start, end
-        Boundaries of the window. They are moved outwards to the next boundaries that lie in no loop.
+        First and last boundary of the window. They are moved outwards to the next boundaries that do not lie inside a loop.
     detail
         Smallest number of boundaries of the time axis, if the window has that many.
     frozen
@@ -206,7 +209,9 @@ class Neighbourhood:
         return restricted(step, numbers, self.timeline.fast[first : first + len(step.uses)])
 
     def _with_borders(self, cut: TensorAccesses, whole: TensorAccesses) -> TensorAccesses:
-        """The accesses of a free tensor. A tensor that is internal to a loop only within the window may be copied."""
+        """The accesses of a free tensor: ``cut`` has those in the small problem, and ``whole`` those in the program. A tensor
+        that only one loop uses is not copied. If this is true of the small problem but not of the program, the tensor may be
+        copied."""
         if cut.may_copy or not whole.may_copy:
             return cut
         return replace(cut, may_copy=True, residency=cut.copy)
@@ -326,13 +331,15 @@ class Neighbourhood:
         return self.problem.floor_until
 
     def _moment(self, point: int, absolute_ps: int) -> Moment:
-        """A time at boundary ``point`` of the program, relative to the boundaries of the axis."""
+        """The moment at boundary ``point`` of the program, at the time ``absolute_ps``, relative to the boundaries of the
+        axis."""
         place = bisect_right(self.axis, point) - 1
         is_on_axis = self.axis[place] == point and not self.is_frozen
         return Moment(place + 1, 0 if is_on_axis else absolute_ps - self.timeline.moments.left[self.axis[place]])
 
     def _waits(self, before: Collection[int], zero: int) -> dict[int, int]:
-        """For each boundary at which the program waits for copies that were queued before the window, the time until then."""
+        """For each boundary at which the program waits for copies that were queued before the window, the time until which it
+        waits. ``before`` has the positions of these copies in the queue, and times count from ``zero``."""
         timeline, waits = self.timeline, dict[int, int]()
         for place in before:
             due = timeline.plan.copies[place].end
@@ -342,7 +349,8 @@ class Neighbourhood:
         return waits
 
     def _fixed_copies(self, zero: int, busy: Collection[tuple[int, int]]) -> list[FixedCopy]:
-        """The copies of other tensors that are queued within the window."""
+        """The copies of other tensors that are queued within the window. Times count from ``zero``, and ``busy`` has the begin
+        and end of copies that were queued before the window."""
         timeline, moments = self.timeline, self.timeline.moments
         free, copies = set(self.free), []
         inside = [

@@ -1,7 +1,12 @@
 """Offsets of residencies: a packing for fixed times (:func:`pack`), and variables of the complete model.
 
-Offsets in the model count units of the problem's alignment. A *uniform alias group* is a tensor of which all uses must be fast,
-at one offset, or all slow (``alias_rule="uniform"``).
+Offsets in the model count units of the problem's alignment. A *residency* is one stay of a tensor in fast memory, and a *stay*
+is a residency without its offset. A *uniform alias group* is a tensor whose uses must all be served from fast memory, at one
+offset, or all from slow memory (``alias_rule="uniform"``). An *access* is a step that uses a tensor, and a *gap* is the time
+between two accesses. In a *neighbourhood*, only some tensors may change; the residencies of all other tensors are fixed.
+
+Nothing here raises an error, except what ``check_stop`` of :class:`~stowplan.models.memory_mapping.cpsat.variables.Variables`
+raises.
 """
 
 from __future__ import annotations
@@ -64,7 +69,8 @@ class _Block:
 
 
 def _blocks(problem: Problem, sequences: Sequence[TensorAccesses], stays: Sequence[Stay]) -> list[_Block]:
-    """Group residencies that must have the same offset: those of a uniform alias group. All others are in a block each."""
+    """Group residencies that must have the same offset: the residencies of each uniform alias group form a block. Every other
+    residency is a block of its own."""
     groups: dict[tuple[int, int], list[int]] = {}
     for number, stay in enumerate(stays):
         # All residencies of a uniform alias group have the same key; those of other tensors have a key each.
@@ -183,7 +189,8 @@ class OffsetVariables:
                 self._add_growing([out.extends[step] for step in steps], steps[0], before, sequence, backwards=False)
 
     def _add(self, present: cp_model.IntVar, start: int, end: int, place: cp_model.IntVar, sequence: TensorAccesses) -> None:
-        """Add a rectangle for the steps ``[start, end)`` at offset ``place``, which exists if ``present`` is true."""
+        """Add a rectangle for the steps ``[start, end)`` and the bytes of a tensor at offset ``place``. It exists if
+        ``present`` is true."""
         units = -(-sequence.size // self._alignment)
         self._avoid_fixed(present, start, end, place, units)
         self._times.append(self._model.new_optional_fixed_size_interval_var(start, end - start, present, ""))

@@ -1,8 +1,15 @@
 """The variables of the complete model, tensor by tensor.
 
-A Boolean variable that can only be false is None, so that no constraints are built for choices that a problem does not have. A
-tensor is *landed* if it is resident with its content, that is, after a copy-in is complete. A *uniform alias group* is a tensor
-of which all uses must be fast or all slow (``alias_rule="uniform"``).
+A Boolean variable that can only be false is None, so that no constraints are built for choices that a problem does not have. An
+*access* is a step that uses a tensor, a *gap* is the time between two accesses, and *boundary* ``t`` is the moment before step
+``t`` (:mod:`stowplan.models.memory_mapping.accesses`). A *residency* is one stay of a tensor in fast memory. A tensor is
+*landed* if it is resident with its content, that is, after a copy-in is complete. A use is *fast* if it is served from fast
+memory, otherwise *slow*. A *uniform alias group* is a tensor of which all uses must be fast or all slow
+(``alias_rule="uniform"``). The *window* of a copy goes from the boundary at which it is queued to the boundary at which it must
+be complete. It is *empty* if both are the same; then the program waits there for the copy.
+
+In a *neighbourhood*, only some tensors in a range of steps may change. The rest of the plan is its *fixed part*
+(:mod:`~stowplan.models.memory_mapping.cpsat.fixed_part`). Nothing here raises an error except :class:`BuildStopped`.
 """
 
 from __future__ import annotations
@@ -70,7 +77,8 @@ class CopyOutVariables:
     """For each step from the write up to ``limit``: whether the copy needs the residency. Once false, it is false for all later
     steps."""
     extends: dict[int, Literal] = field(default_factory=dict)
-    """For each such step in a gap in which the residency might end: whether the residency goes on only because of this copy."""
+    """For each of these steps that is in a gap in which the residency might end: whether the residency goes on only because of
+    this copy."""
     at_once: dict[int, Literal] = field(default_factory=dict)
     """With several channels, for each slow read: whether the copy has an empty window right before the read."""
 
@@ -110,7 +118,7 @@ class TensorVariables:
 
 
 class Variables:
-    """All variables of the model of a problem.
+    """All variables of the model of a problem. If ``should_stop`` returns True, building ends with :class:`BuildStopped`.
 
     Attributes
     ----------

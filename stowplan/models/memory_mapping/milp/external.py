@@ -1,8 +1,9 @@
 """The bound of the relaxation by a MILP solver that the user chooses, in this process or as a program that PuLP calls.
 
-The linear relaxation is always solved with the built-in HiGHS, which finds the windows (rows of the copy channels) that its
-solutions violate. Then the chosen solver solves the MILP. It solves it again with the windows that its solution violates, until
-there are none.
+A *boundary* is the moment before a step, and a *window* is a row of the relaxation: the copies that must run between two
+boundaries take no more than the time of the channels in between. There are too many windows to have all of them from the start.
+The linear relaxation is solved with the built-in HiGHS, and the windows that its solutions violate are added. Then the chosen
+solver solves the MILP. As long as its solution violates further windows, they are added, and the MILP is solved again.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class ExternalBound:
     """The bound that a solver proved for a memory-mapping problem."""
 
     bound_ps: int
-    """Proven lower bound on the objective of every valid plan."""
+    """Proven lower bound on the objective of every valid plan, in ps."""
     optimal: bool
     """Whether the MILP was solved to optimality and its solution violates no window, so that this relaxation cannot prove a
     better bound."""

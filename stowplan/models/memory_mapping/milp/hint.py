@@ -5,8 +5,12 @@ the relaxation is valid because there is such a solution for *every* valid plan.
 numbers and without a solver.
 
 A tensor is *landed* at an access, a step that uses it, if it is in fast memory with its content. For a hint, the linear
-relaxation is solved with rows for the copy channels (*windows*), to optimality if time allows. Without windows, its solution
-would copy in far more than the channels can.
+relaxation is solved with *windows*, to optimality if time allows: the copies that must run between two boundaries take no more
+than the time of the channels in between. Without windows, its solution would copy in far more than the channels can.
+
+A :class:`~stowplan.models.memory_mapping.milp.model.RelaxationModel` has the columns and rows without windows, and a
+:class:`~stowplan.models.memory_mapping.milp.matrix.Formulation` is the relaxation with certain windows. Where a docstring gives
+a shape in brackets, the array has an entry for each of these things. Nothing here raises an error for a valid plan.
 """
 
 from __future__ import annotations
@@ -37,9 +41,9 @@ def add_hint(formulation: Formulation, plan: Plan) -> FloatArray:
 def hint_values(formulation: Formulation, plan: Plan) -> IntArray:
     """Values of all columns in unscaled units, shape ``[columns]``, for a valid plan of the problem.
 
-    The values satisfy every row, and their objective is at most that of the plan. It may be lower, since reads whose steps
-    become faster by it are fast whenever the tensor is resident. If the plan is slower than having all tensors in slow memory,
-    the values are those of the plan without fast memory.
+    The values satisfy every row, and their objective is at most that of the plan. It may be lower: in the relaxation, a read
+    that cannot make its step slower is fast whenever the tensor is landed. If the plan is slower than having all tensors in
+    slow memory, the values are those of the plan without fast memory.
     """
     model = formulation.model
     values = _decisions(model, plan)
@@ -193,7 +197,8 @@ def _choose_tables(model: RelaxationModel, values: dict[int, int]) -> None:
 def _complete(formulation: Formulation, given_values: dict[int, int]) -> IntArray:
     """Complete the values of all columns.
 
-    Columns that equations determine have the value that follows from them, and all others the smallest that the rows allow.
+    A column without a value is *open*. Open columns that equations determine get the value that follows from the equations. All
+    other open columns get the smallest value that the rows allow.
     """
     model, matrix = formulation.model, formulation.integers
     values = np.zeros(len(model.cost), dtype=np.int64)
@@ -241,7 +246,7 @@ def _complete(formulation: Formulation, given_values: dict[int, int]) -> IntArra
 
 
 def relaxation_hint(problem: Problem, effort: Effort) -> tuple[Hint | None, int]:
-    """A hint with the values of the plain linear relaxation, and the bound in ps that it proves.
+    """Returns a hint with the values of the plain linear relaxation, and the bound in ps that the relaxation proves.
 
     Parameters
     ----------

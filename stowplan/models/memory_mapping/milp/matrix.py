@@ -1,12 +1,16 @@
 """The relaxation as one matrix, scaled and with readable names, for files and for solvers other than the built-in HiGHS.
 
-The built-in search adds rows of the copy channels (*windows*) when solutions violate them. A model for another solver must
-contain them from the start. :func:`linear_windows` finds the windows that the linear relaxation needs, and :func:`all_windows`
-lists every window. ``stowplan export`` writes the matrix to a file.
+A *boundary* is the moment before a step, and a *window* is a row of the relaxation: the copies that must run between two
+boundaries take no more than the time of the channels in between. The built-in search adds windows when solutions violate them.
+A model for another solver must contain them from the start. :func:`linear_windows` finds the windows that the linear relaxation
+needs, and :func:`all_windows` lists every window. ``stowplan export`` writes the matrix to a file.
 
-Columns of time are in a unit of 1, 10, 100, … picoseconds, such that the range of the objective is between one and ten
-thousand units. Decisions are 0 or 1, and rows are divided by powers of ten. All numbers thus have the same decimal digits as
-the picoseconds and bytes that they represent.
+Columns of time are in a unit of 1, 10, 100, … picoseconds, such that the range of the objective is between one and ten thousand
+units. Decisions are 0 or 1, and rows are divided by powers of ten. All numbers thus have the same decimal digits as the
+picoseconds and bytes that they represent. Nothing here raises an error for valid arguments.
+
+The *all-slow latency* is the time of the program with all tensors in slow memory. The *least latency* of a step is its smallest
+latency over all choices of memories.
 """
 
 from __future__ import annotations
@@ -59,7 +63,8 @@ class Formulation:
 
     @cached_property
     def spread_ps(self) -> int:
-        """The all-slow latency minus the sum of the least latencies, in ps: the range in which good objectives lie."""
+        """The all-slow latency minus the sum of the least latencies of all steps, in ps: the range in which good objectives
+        lie."""
         return max(1, self.model.problem.all_slow_ps - self.model.floor_until[-1])
 
     @cached_property
@@ -161,8 +166,8 @@ def linear_windows(
     should_stop: Callable[[], bool] | None = None,
     on_bound: Callable[[int], None] | None = None,
 ) -> list[Window]:
-    """Windows that solutions of the linear relaxation violate, found in rounds until there are none, time runs out, or
-    :data:`PATIENCE` rounds bring no progress.
+    """Returns the windows that solutions of the linear relaxation violate. They are found in rounds, until a solution violates
+    none, time runs out, or :data:`PATIENCE` rounds bring no progress.
 
     Parameters
     ----------

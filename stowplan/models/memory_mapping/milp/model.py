@@ -4,9 +4,9 @@ The relaxation represents logical time only by accesses, which are the steps tha
 (:mod:`~stowplan.models.memory_mapping.accesses`). Its main decisions for each tensor are:
 
 * ``landed`` at access ``j``: whether the tensor is in fast memory, with its content, at this access. It is the sum of the
-  columns for the ways in which the tensor can come there: kept since access ``j - 1``; copied in within the gap before ``j``;
-  copied in *in flight*, that is, by a copy that starts before access ``j - 1``, which then reads slow memory; begun by a write
-  that needs no old content; preloaded.
+  columns for the ways in which the tensor can come there. It is kept since access ``j - 1``, is copied in within the gap before
+  ``j``, begins with a write that needs no old content, or is preloaded. It can also be copied in *in flight*, that is, by a
+  copy that starts before access ``j - 1``, which then reads slow memory.
 * ``out[m, j]``: whether the content that access ``m`` wrote to fast memory is copied out in time for access ``j``, or for the
   end of the program.
 
@@ -21,6 +21,10 @@ every plan. There are rows for:
 
 The relaxation leaves out offsets and the order of copies. A tensor that is copied in occupies memory only shortly before its
 first use: if stalls are forbidden, for as long as the copy takes at least. Tables of latencies are relaxed to convex hulls.
+
+*Boundary* ``t`` is the moment before step ``t``, and a use is *fast* if it is served from fast memory. The *least latency* of a
+step is its smallest latency over all choices of fast uses. Where the documentation of a list begins with a word in brackets,
+the list has an entry for each of these things. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -41,7 +45,7 @@ Terms = tuple[int, ...]
 
 @dataclass(slots=True)
 class CopyJob:
-    """A copy that must run between two boundaries if ``column`` minus ``minus`` is one."""
+    """A copy that must run between two boundaries if the value of ``column`` minus that of ``minus`` is one."""
 
     column: int
     """Column that says whether the copy is complete by the deadline."""
@@ -400,7 +404,7 @@ class TensorColumns:
         return column
 
     def _feasible(self, window: tuple[int, int] | None, duration_ps: int) -> tuple[int, int] | None:
-        """The window if a copy of this duration can run in it; otherwise None."""
+        """Returns the window, a first and a last boundary, if a copy of this duration can run in it; otherwise None."""
         if window is None or not self.forbidden:
             return window
         start, end = window

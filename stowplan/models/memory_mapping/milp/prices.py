@@ -1,7 +1,15 @@
 """Prices for certificates, from the row duals of a linear relaxation, and for a program from the prices of its segments.
 
 Prices are Lagrange multipliers of the limits on memory and copy channels (:mod:`stowplan.models.memory_mapping.prices`). They
-prove a bound that can be checked without a solver.
+prove a bound that can be checked without a solver. A *boundary* is the moment before a step. A *search* solves the relaxation
+of a segment in rounds (:class:`~stowplan.models.memory_mapping.milp.solve.RelaxationSearch`). Its rows are:
+
+- the limits on memory
+- the bounds on latencies
+- *windows*: the copies that must run between two boundaries take no more than the time of the channels in between
+- *cuts*, which are rounded from other rows
+
+Nothing here raises an error for valid arguments.
 """
 
 from __future__ import annotations
@@ -61,7 +69,8 @@ class _Reader:
             prices.memory[step] = max(0.0, float(self._duals[by_column.indices[entries]] @ by_column.data[entries]))
 
     def _earnings(self, prices: Prices) -> None:
-        """Set the earnings of fast uses: the amounts by which latencies, and rows about latencies, favour their columns."""
+        """Set the amount that each use earns if it is fast, that is, in fast memory: by how much its columns lower the
+        objective in the terms and rows of latencies."""
         model, matrix, duals = self._model, self._matrix, self._duals
         step_of = {row: step for step, rows in enumerate(model.latency_rows) for row in rows}
         by_step: list[list[int]] = [[] for _ in model.latency_rows]

@@ -1,14 +1,16 @@
 """A lower bound for a long program from bounds of its segments.
 
-In most programs memory is tight only in a few segments, and the time that one of them loses depends little on the others. The
+A segment *loses* time if its steps take longer than their least latencies, the smallest over all choices of memories. In most
+programs, memory is tight only in a few segments, and the time that one segment loses depends little on other segments. The
 program is therefore cut into segments, each of which is a problem of its own. The optimum of such a problem is at most the time
 that the segment takes in any plan of the program (:class:`SegmentProblems`).
 
 The bound of a segment comes from its detailed relaxation (:mod:`~stowplan.models.memory_mapping.milp.tightening`), first as a
 linear program, then with rounding cuts. Then pairs of neighbours are joined into one segment, whose relaxation also has the
 bounds of its parts as rows, and so on up to the whole program. Finally the same is done with MILPs, starting from shorter
-segments. The bound of the program is the largest sum of bounds of disjoint segments; steps in none of them count with their
-least latency (lemma B5 of ``docs/reference/memory-mapping-models.md``).
+segments. The bound of the program is the largest sum of bounds of disjoint segments. A step in none of these segments counts
+with its least latency (lemma B5 of ``docs/reference/memory-mapping-models.md``). Nothing here raises an error for a valid
+problem.
 """
 
 from __future__ import annotations
@@ -86,8 +88,8 @@ LONG_USES = 1000
 #: program would take too long.
 MOST_USES = 4000
 
-#: A loss is the time by which a bound exceeds the sum of the least latencies. Losses below this fraction of the difference
-#: between the all-slow and the least latency are ignored.
+#: Losses are ignored if they are below this fraction of the difference between the latency of the program with all tensors in
+#: slow memory and the sum of the least latencies.
 NEGLIGIBLE = 1e-5
 
 #: Smallest time limit of a segment in seconds.

@@ -2,8 +2,8 @@
 
 HiGHS gets a scaled copy of the relaxation, in which picoseconds and bytes become numbers near one. The rows that are added are
 *windows*, which limit the copies between two boundaries to the time that passes there, and rounding cuts
-(:mod:`~stowplan.models.memory_mapping.milp.tightening`). The candidate ``relaxation`` of memory mapping uses this search for
-the segments of a program.
+(:mod:`~stowplan.models.memory_mapping.milp.tightening`). A *boundary* is the moment before a step. The candidate ``relaxation``
+of memory mapping uses this search for the segments of a program. Nothing here raises an error for valid arguments.
 """
 
 from __future__ import annotations
@@ -168,12 +168,13 @@ class ScaledHighs:
 #: Largest number of windows that are added in one round.
 MAX_WINDOWS = 200
 
-#: Smallest violation of a window that counts, as a fraction of the all-slow latency.
+#: Smallest violation of a window that counts, as a fraction of the all-slow latency, that is, of the time of the program with
+#: all tensors in slow memory.
 WINDOW_TOLERANCE = 1e-7
 
 #: A round makes progress if it raises the bound by the fraction ``LEAST_PROGRESS`` of the difference between the all-slow and
-#: the least latency, that is, between the time with all tensors in slow memory and the sum of the least latencies of all steps.
-#: The search ends after ``MAX_IDLE`` successive rounds without progress.
+#: the least latency. The least latency is the sum, over all steps, of the smallest latency for any choice of memories. The
+#: search ends after ``MAX_IDLE`` successive rounds without progress.
 LEAST_PROGRESS = 2e-5
 MAX_IDLE = 2
 
@@ -181,7 +182,8 @@ MAX_IDLE = 2
 #: Largest number of cuts that are added in one round.
 MAX_CUTS = 200
 
-#: A round of cuts makes progress if it raises the bound by this fraction of the same difference.
+#: A round of cuts makes progress if it raises the bound by this fraction of the difference between the all-slow and the least
+#: latency.
 LEAST_GAIN = 2e-4
 
 
@@ -244,7 +246,8 @@ class RelaxationSearch:
         self.cut_rows: dict[int, Rounding] = {}
         """For each row that was added for a cut, how the cut was derived."""
         self.part_rows: dict[int, Window] = {}
-        """For each row that is a lower bound on the time of a part of the program, the boundaries of that part."""
+        """For each row that is a lower bound on the time of a part of the program, the first and the last boundary of that
+        part."""
         self.values: FloatArray | None = None
         self.solution: FloatArray | None = None
         self.rounds = 0

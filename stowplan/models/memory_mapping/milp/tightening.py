@@ -1,9 +1,12 @@
 """Tightens the plain relaxation: rows that solutions violate (windows, cuts), and more detail about the time of copies.
 
-*Windows* are rows of the copy channels, each for the time between two boundaries. The copies that must run within that time
-take no more time than passes there (lemma B2 of ``docs/reference/memory-mapping-models.md``). If stalls are forbidden, this is
-the least time that the steps of the window can take. If they are allowed, it is a sum of columns, including waits. There is a
-window for each pair of boundaries; only those that a solution violates are added.
+A *boundary* is the moment before a step. The *accesses* of a tensor are the steps that use it, and a *gap* is the time between
+two accesses (:mod:`stowplan.models.memory_mapping.accesses`). Nothing here raises an error for valid arguments.
+
+A *window* is the time between two boundaries, and has a row: the copies that must run within the window take no more time than
+the channels have there (lemma B2 of ``docs/reference/memory-mapping-models.md``). If stalls are forbidden, the time of a
+channel is the least time that the steps of the window can take. If they are allowed, it is a sum of columns, including waits.
+There is a window for each pair of boundaries; only those that a solution violates are added.
 
 *Rounding cuts* come from mixed-integer rounding of rows. They are computed in whole numbers, so they hold for every plan,
 whatever numerical errors a solver makes. The formula is lemma B4 (Marchand and Wolsey, "Aggregation and mixed integer rounding
@@ -55,7 +58,8 @@ class WindowSeparator:
         """All windows that :meth:`find` has returned, in the order in which they were returned."""
 
     def find(self, values: FloatArray, *, tolerance_ps: float, limit: int) -> list[Window]:
-        """Find new violated windows: for each deadline the most violated one, and of these the ``limit`` most violated.
+        """Find windows that are violated and were not returned before. For each last boundary, the most violated window is
+        found. Among these windows, the ``limit`` most violated ones are returned.
 
         Of several windows that share most of their time, only the most violated one is returned, since they are nearly
         equivalent.
@@ -215,7 +219,7 @@ class RoundingCuts:
         limit: int,
         should_stop: Callable[[], bool] = lambda: False,
     ) -> Rows:
-        """The most violated new cuts from the rows of a matrix, at most ``limit``.
+        """Returns the most violated new cuts from the rows of a matrix, at most ``limit``.
 
         Parameters
         ----------

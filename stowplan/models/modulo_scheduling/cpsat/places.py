@@ -1,7 +1,9 @@
 """Variables and constraints of tiles: on which tile each group of instructions is, and the reach of links between them.
 
 A *group* is a set of instructions that must share a tile, *siblings* are instructions that must be on different tiles, and a
-*start* is an instruction that the hardware starts at a set time (:mod:`stowplan.models.modulo_scheduling.structure`).
+*start* is an instruction that the hardware starts at a set time (:mod:`stowplan.models.modulo_scheduling.structure`). A *value*
+(also *edge*) goes from the instruction that produces it to one that consumes it. Its *distance* is the number of iterations in
+between, and its *delay* is the time that it waits for its consumer. Nothing here raises an error for a valid problem.
 
 :class:`LeastIIModel` minimizes the initiation interval (II) with only these constraints and those of recurrences, which are
 cycles of values over several iterations. It leaves out slots (clocks modulo the II).
@@ -29,8 +31,8 @@ from stowplan.models.modulo_scheduling.structure import Precedence, Structure, l
 
 @dataclass(frozen=True)
 class Relax:
-    """Families of constraints that are left out of a model, to find out which of them make the problem infeasible. A solution
-    of a model without some constraints need not be a valid plan."""
+    """Says which families of constraints a model leaves out. This is how one finds out which of them make a problem infeasible.
+    A solution of a model without some constraints need not be a valid plan."""
 
     siblings: bool = False
     """Whether siblings may share a tile."""
@@ -58,7 +60,7 @@ class PlaceModel:
     relax
         Constraints to leave out.
     windows
-        Tiles that each instruction may be on; None for all tiles.
+        For each instruction, the tiles that it may be on; None for all tiles.
     """
 
     def __init__(
@@ -112,7 +114,7 @@ class PlaceModel:
                     model.add(self.on[group][tile] == 0)
 
     def tile(self, number: int) -> list[cp_model.IntVar]:
-        """The literals of an instruction's tiles, by tile."""
+        """For each tile, the Boolean variable that says whether an instruction is on it."""
         return self.on[self.structure.group[number]]
 
     def _capacity_constraints(self) -> None:
@@ -184,9 +186,9 @@ class PlaceModel:
         return self._hops_between(group[edge.source], group[edge.target]) if edge.clocks is None else edge.clocks
 
     def _hops_between(self, one: int, two: int) -> Any:
-        """The clocks between the tiles of two groups, as an expression.
+        """The clocks that a value needs from the tile of group ``one`` to that of group ``two``, as an expression.
 
-        A literal for each number of clocks says whether the two tiles are at least that far apart.
+        For each possible number of clocks, a literal (Boolean variable) says whether the two tiles are at least that far apart.
         """
         if one == two:
             return 0

@@ -1,13 +1,17 @@
 """Two further uses of the model: why there is no plan (:func:`explain`), and the plan that is closest to an earlier one.
 
-:func:`explain` leaves out one family of constraints after the other, such as all constraints that keep siblings on different
-tiles. If there is a plan without a family, that family is reported as a reason.
+:func:`explain` leaves out one family of constraints after the other. An example of a family is all constraints that keep
+siblings, instructions that must not share a tile, on different tiles. If there is a plan without a family, that family is
+reported as a reason.
 
-:func:`solve_closest` finds the schedule at one initiation interval that changes the fewest decisions of an earlier schedule.
-It uses the complete :class:`~stowplan.models.modulo_scheduling.cpsat.model.ModuloModel`, but without symmetry breaking, which
+:func:`solve_closest` finds the schedule at one initiation interval that changes the fewest decisions of an earlier schedule. It
+uses the complete :class:`~stowplan.models.modulo_scheduling.cpsat.model.ModuloModel`, but without symmetry breaking, which
 would forbid the earlier tiles. A Boolean variable for each instruction says that it has its earlier tile and time. A Boolean
 variable for each value says that this is true of both producer and consumer, so that the value has its earlier route and delay.
 The sum of these variables is maximized.
+
+The argument ``structure`` is the :class:`~stowplan.models.modulo_scheduling.structure.Structure` of the problem, and II stands
+for initiation interval. Nothing here raises an error for a valid problem.
 """
 
 from __future__ import annotations
@@ -32,9 +36,9 @@ SHARE = 0.05
 def explain(structure: Structure, ii: int, budget: Budget, seed: int) -> str:
     """A sentence which says that there is no plan at any II up to ``ii``, and the rules without which there would be one.
 
-    That there is no plan must be proven already. For each family of constraints, the solver gets a share of the budget. If it
-    is not decided for every family whether there is a plan without it, the sentence may name too few rules, or none. It then
-    says that the time was over, and for how many rules.
+    That there is no plan must be proven already. For each family of constraints, the solver gets a share of the budget. If the
+    solver does not decide for every family whether there is a plan without it, the sentence may name too few rules, or none.
+    The sentence then says that the time was over, and for how many rules.
     """
     families = {
         "siblings stand on different tiles": (structure, Relax(siblings=True)),

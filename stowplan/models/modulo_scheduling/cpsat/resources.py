@@ -1,9 +1,14 @@
 """Constraints of the resources that values need: links, which carry one value in each clock, registers in which values wait,
 ports of memory, and words of tile memory.
 
-Values over links are synchronous. All other values are sent over the *asynchronous fabric*, a second network that also leads to
-memory. Ports are those of the fabric's interfaces to memory. A *buffer* is the space in the memory of a tile where a value
-that was sent over the fabric waits for its readers. A *slot* is a clock modulo the initiation interval.
+A *value* goes from the instruction that produces it to one that consumes it; such a pair is an *edge*. Its *distance* is the
+number of iterations in between. Values over links are synchronous. All other values are sent over the *asynchronous fabric*, a
+second network that also leads to memory. Ports are those of the fabric's interfaces to memory. A *variable* is data of the
+program in the memory of one tile, and a *buffer* is the space there in which a value that was sent over the fabric waits for
+its readers. A *slot* is a clock modulo the initiation interval.
+
+In each class, ``parent`` is the model that the constraints are added to, ``ii`` is the initiation interval, and a *literal* is
+a Boolean variable. Nothing here raises an error for valid arguments.
 """
 
 from __future__ import annotations
@@ -161,7 +166,8 @@ class Links:
 
 class Waits:
     """Requires that there are registers for the values that wait, and that no value is overwritten before it is read. The
-    machine must have registers.
+    machine must have registers. Each tile has an *output register*, which its next result overwrites, if values wait for other
+    tiles there (:class:`~stowplan.models.modulo_scheduling.machine.Registers`).
 
     A value waits in every slot after the one in which it is ready, up to the one in which its consumer is issued. On machines
     with registers, links take no clocks, and no value waits for a whole interval. The slots of producer and consumer therefore
@@ -218,8 +224,8 @@ class Waits:
                     model.add_bool_or([two.negated(), goes_on, in_register, *([one.negated()] if output else [])])
 
     def _limit(self, tile: int, slot: int) -> None:
-        """Limit the values in the output register of a tile in a slot to one, and those in its other registers to their
-        number."""
+        """Limit the values in a tile's output register to one in each slot, and the values in its other registers to the number
+        of these registers."""
         numbers = range(self.parent.structure.count)
         in_output = [self._in_output[number, tile, slot] for number in numbers if (number, tile, slot) in self._in_output]
         if in_output:
@@ -278,7 +284,8 @@ class Ports:
     Parameters
     ----------
     slot
-        Variable of the slot of each memory access; needed only if ports are scarce.
+        For each memory access, the variable of its slot. It is needed only if ports are scarce, so that the structure of the
+        problem has ``port_limits``.
     """
 
     def __init__(self, parent: PlaceModel, ii: int, slot: Mapping[int, cp_model.IntVar]):
@@ -299,7 +306,8 @@ class Ports:
                 model.add(sum(self._request(which, number, done) for number in accesses) <= limit.most)
 
     def _request(self, which: int, number: int, done: int) -> cp_model.IntVar:
-        """The literal that says whether the access makes its request in slot ``done`` and is on a tile of the limit."""
+        """The literal that says whether an access makes its request in slot ``done`` from one of the tiles that the limit of
+        number ``which`` is about."""
         parent, tiles = self.parent, self._limits[which].tiles
         issues = self._issues[number][self._issue(number, done)]
         if tiles.issuperset(parent.structure.allowed[parent.structure.group[number]]):
@@ -329,7 +337,8 @@ class Words:
     Parameters
     ----------
     time
-        Time of every instruction. With None, each buffer counts with the fewest words that it needs in any plan.
+        For each instruction, the variable of its time. With None, each buffer counts with the fewest words that it needs in any
+        plan.
     last_time
         Largest time in clocks.
     """

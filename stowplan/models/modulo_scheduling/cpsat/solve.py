@@ -1,7 +1,11 @@
 """The search over initiation intervals (II) with CP-SAT.
 
-Small IIs are refuted in ascending order, and plans are sought at larger ones, until the least possible II is known. Then the
-makespan is minimized at the best II.
+An II is *refuted* if it is proven that no plan has it. Small IIs are refuted in ascending order, and plans are sought at larger
+ones, until the least possible II is known. Then the makespan, the number of clocks from 0 to the last result of one iteration,
+is minimized at the best II.
+
+The *delay* of a value is the time that it waits for its consumer, and a *slot* is a clock modulo the II. A *pin* fixes the
+tile, time or slot of an instruction. A hint must be a valid plan; then nothing here raises an error.
 """
 
 from __future__ import annotations
@@ -92,7 +96,8 @@ class _Search(Best[Plan]):
         self._refuted: set[int] = set()
         rules = problem.rules
         timed_pins = any(pin.time is not None or pin.slot is not None for pin in problem.pins)
-        #: Whether times can always be found for given tiles. Then, if one II is possible, all larger ones are.
+        #: Whether times can always be found if the tiles are valid. If this is so and one II is possible, all larger IIs are
+        #: possible.
         self.places_decide = not problem.limits_waits and not rules.pass_through and not timed_pins
         fixed = bool(self.structure.recurrent or self.structure.port_limits)
         slots_may_meet = not self.structure.has_one_latency and fixed
@@ -150,7 +155,8 @@ class _Search(Best[Plan]):
         return not self.budget.is_spent
 
     def find_least_ii(self) -> None:
-        """Try the least II that is not refuted; if that takes long, also search for plans at larger ones, until both meet."""
+        """Try the least II that is not refuted. If that takes long, also search for plans at larger IIs, until all IIs below
+        that of the best plan are refuted."""
         if self.is_final:
             return
         if self.problem.rules.max_delay is not None:
@@ -185,7 +191,8 @@ class _Search(Best[Plan]):
             self.reason = explain(self.structure, self.most, self.budget, self._seed)
 
     def bisect_step(self, share: float) -> bool:
-        """Make one step of the search, if every II above a possible one is possible, too.
+        """Make one step of the search over IIs. The search divides the range of undecided IIs, since every II above a possible
+        one is possible, too.
 
         Returns False if the step gave no result.
         """
@@ -199,7 +206,8 @@ class _Search(Best[Plan]):
         return self._spare > 0 and self.attempt(self.least, min(share, self._spare)) != "unknown"
 
     def attempt_bands(self, share: float) -> bool:
-        """Search for a plan at the largest II with few allowed tiles (:func:`.places.bands`); returns whether one was found."""
+        """Search for a plan at the largest II, with few allowed tiles for each instruction (:func:`.places.bands`). Returns
+        whether one was found."""
         windows = bands(self.structure)
         if windows is None or self.budget.is_spent:
             return False
@@ -227,7 +235,8 @@ class _Search(Best[Plan]):
                 self.attempt(self.least, min(share / 2, self._spare))
 
     def sweep(self, share: float) -> bool:
-        """Try IIs one by one. This is the search if a larger II than a possible one need not be possible.
+        """Try IIs one by one, ascending. This is the search for problems in which an II above a possible one need not be
+        possible.
 
         Returns False if some IIs remain undecided.
         """

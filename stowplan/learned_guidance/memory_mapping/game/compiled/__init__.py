@@ -1,10 +1,10 @@
 """The rules of MMapGame as compiled code, on flat tables and one flat vector for a state.
 
-The *home* of a tensor is its latest residency. The latency of a step is the maximum of several *pieces*, terms that depend on
-which of its uses are fast, or is read from a *latency table* by the *subset* of its uses that are fast. A *part* is the effect
-of one move on one step. A decision *binds* later moves of the tensor if dropping all of them is not possible any more. The
-other terms, such as move, visit, slot, window, supply, alias group and Drop-backup, are those of the folder ``game``: a *move*
-decides how the uses of one *visit*, all uses of a tensor by one step or loop, are served.
+The *home* of a tensor is its latest residency. The latency of a step depends on which of its uses are fast. It is the maximum
+of several terms, its *pieces*; or it is read from a *latency table*, in which each *subset* of fast uses has an entry. A *part*
+is the effect of one move on one step. A decision *binds* later moves of the tensor if dropping all of them is not possible any
+more. The other terms, such as move, visit, slot, window, supply, alias group and Drop-backup, are those of the folder ``game``:
+a *move* decides how the uses of one *visit*, all uses of a tensor by one step or loop, are served.
 
 Each file imports only files above it in this list:
 

@@ -1,7 +1,11 @@
 """Finds free space in a compiled state: offsets in fast memory, and copy windows on the channel.
 
-Offsets: the residencies are in a linked list by their ends. New moves concern steps near the end of the placed residencies, so
-that a walk from the residency that ends last meets few residencies that end too early to be in the way.
+A state is a flat vector ``data``, which ``layout.py`` describes. Its section of *rows* has the residencies, and its section of
+slots has the supply that is left, and marks. Arguments named ``rows`` and ``slots`` are the indices in ``data`` at which these
+sections begin. Nothing here raises an error.
+
+Offsets: the residencies are in a linked list by their ends. New moves concern steps near the end of the placed residencies. A
+walk along the list from the residency that ends last therefore soon reaches residencies that end too early to be in the way.
 
 Windows: equation 6 of the paper (Wang et al. 2023) forbids certain overlaps of copy windows; marks on the slots tell which. A
 window of one slot is in conflict with another window if the slot is strictly inside that one (mark INTERIOR). A longer window
@@ -83,7 +87,7 @@ def highest_offset(data: Ints, rows: int, start: int, end: int, size: int, align
 
 @njit_inner
 def link(data: Ints, rows: int, number: int) -> None:
-    """Add a residency to the list by ends."""
+    """Add the residency with this number to the list by ends."""
     end = data[rows + layout.ROW * number + layout.END]
     after = -1
     before = data[layout.LAST_TO_END]
@@ -96,7 +100,7 @@ def link(data: Ints, rows: int, number: int) -> None:
 
 @njit_inner
 def unlink(data: Ints, rows: int, number: int) -> None:
-    """Remove a residency from the list by ends."""
+    """Remove the residency with this number from the list by ends."""
     row = rows + layout.ROW * number
     _join(data, rows, data[row + layout.BEFORE_IT], data[row + layout.AFTER_IT])
 

@@ -1,4 +1,9 @@
-"""Queries of a state for compiled code; Python code uses ``state.py``."""
+"""Queries of a state for compiled code; Python code uses ``state.py``.
+
+``tables`` are the tables of the game (``tables.py``), and ``data`` is the flat vector of the state (``layout.py``). The
+*position* of a move is its number in the order of play. Actions are 0 (Copy), 1 (NoCopy) and 2 (Drop). Nothing here checks its
+arguments or raises an error.
+"""
 
 from __future__ import annotations
 

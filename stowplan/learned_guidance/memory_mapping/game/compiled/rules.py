@@ -1,6 +1,8 @@
 """The rules of MMapGame as compiled code, on tables and a flat state.
 
-There are no checks here: the action of :func:`step` must be legal. Other compiled code queries a state by ``readers.py``.
+``tables`` are the tables of the game (``tables.py``). A state is a flat vector ``data`` of integers, its *cells*; ``layout.py``
+describes them. There are no checks here, and nothing raises an error: the action of :func:`step` must be legal. Other compiled
+code queries a state by ``readers.py``.
 """
 
 from __future__ import annotations

@@ -33,7 +33,8 @@ class CompiledGame(Game):
 
     @cached_property
     def unit_ps(self) -> int:
-        """The unit of returns for learning, which makes programs comparable: the return of the greedy game (ps).
+        """The unit of returns for learning, which makes programs comparable: the return in ps of the *greedy* game, in which
+        each move takes the action with the largest reward.
 
         It is at least an eighth of the time that fast memory could save at most, so that returns stay below about eight units
         if the greedy game is bad; and at least 1.
@@ -43,7 +44,7 @@ class CompiledGame(Game):
 
 
 class CompiledState:
-    """A state of the game: everything that has been decided so far."""
+    """A state of the game: everything that has been decided so far. Actions are 0 (Copy), 1 (NoCopy) and 2 (Drop)."""
 
     __slots__ = ("data", "game")
 

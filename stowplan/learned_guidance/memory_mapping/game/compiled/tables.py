@@ -1,8 +1,8 @@
 """A game as flat tables for compiled code: the data that no move changes.
 
 A table is a sequence of rows with named integer fields (``tables.moves[3].start``); in Python, ``tables.moves.start`` is a
-column as an array. A field ``first_*`` is the index of a row's first entry in another table; its entries end where those of the
-next row begin, so that tables with such fields have one row more than there are items. Flags are 0 or 1.
+column as an array. A field ``first_*`` is the index of a row's first entry in another table; its entries end where the entries
+of the next row begin. A table with such a field therefore has one row more than there are items. Flags are 0 or 1.
 """
 
 from __future__ import annotations
