@@ -41,10 +41,11 @@ _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGTP", 1)
 
 
 def size(what: str, value: Any, least: int | None = None) -> int:
-    """Converts a size to bytes: an int, or text with a unit in any case, such as ``4 GiB``, ``1.5MiB``, ``1200KB`` or ``1e6``.
+    """Converts a size to bytes: an int, or a text such as ``4 GiB``, ``1.5MiB``, ``1200KB`` or ``1e6``.
 
-    ``kB``, ``MB``, ``GB``, ``TB``, ``PB`` are powers of 1000, ``KiB`` to ``PiB`` powers of 1024. With such a unit, the size is
-    rounded down to whole bytes.
+    A text is a number and a unit, whose letters may be upper or lower case. ``B`` or no unit means bytes; ``kB``, ``MB``,
+    ``GB``, ``TB``, ``PB`` are powers of 1000, and ``KiB`` to ``PiB`` are powers of 1024. With a unit that is such a power, the
+    size is rounded down to whole bytes.
 
     Raises
     ------

@@ -8,11 +8,13 @@ not have are expressed by rules of packing:
 * A range that a pool reserves becomes a buffer at a fixed offset. If a pool is smaller than the largest one, the bytes that it
   lacks also become such a buffer.
 * Two buffers that may never share bytes (``separations``) are live together at an additional moment, after all other moments.
-  One moment serves many pairs: all buffers of a set can be live at it if no two of them may share bytes anyway.
+  One moment can serve many pairs: a set of buffers may be live at it if every two of them either have this rule or are live
+  together at some other moment as well.
 
 If a file asks for the lowest cost of reuse, its costs become the *reuse penalties* of the packing problem: the cost of two
 buffers that share bytes. If a file asks for the lowest peaks (the highest address used in each pool), its capacities are read
-and the peaks are not minimized: any plan within the capacities is accepted.
+and the peaks are not minimized: any plan within the capacities is accepted. Only if no pool has a capacity, the highest of the
+peaks is minimized.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ from stowplan.version import VERSION
 #: Largest number of buffers in a file. It is limited because all pairs of buffers that may not share bytes are enumerated.
 MOST_BUFFERS = 5000
 
-#: Two buffers by their positions in the file, the smaller one first; also the ends of a half-open interval.
+#: Two buffers, given by their positions in the file in ascending order. Half-open intervals of time have the same type.
 Pair = tuple[int, int]
 
 
@@ -282,9 +284,9 @@ def _number(number_of: dict[int, int], buffer: int, place: str) -> int:
 
 
 def _pairs(rules: Iterable[Any], number_of: dict[int, int], pool_of: list[int], place: str) -> dict[Pair, int]:
-    """Returns the pairs of different buffers of one pool that rules name, each with the sum of the costs of its rules.
+    """Returns the pairs of buffers that ``rules`` contain, each with the sum of the costs of all rules for this pair.
 
-    The sum is 0 if the rules have no costs.
+    The sum is 0 if the rules have no costs. A rule for a buffer and itself, or for buffers of different pools, is ignored.
 
     Raises
     ------
@@ -392,8 +394,8 @@ def write_solution(source: Path, plan: Plan, path: Path) -> None:
 def _fingerprint(data: bytes) -> str:
     """The 64-bit FNV-1a hash of a problem in the canonical form of dsa-solver.
 
-    The form has sorted keys, an indentation of two blanks, the field ``metadata`` in any case, and no other empty optional
-    field.
+    The form has sorted keys and an indentation of two blanks. It always contains ``metadata``, and it omits
+    ``relaxed_features`` and the ``reasons`` of separations if they are empty.
     """
     value = json.loads(data)
     value.setdefault("metadata", {})

@@ -77,8 +77,10 @@ class OpLike(Protocol):
 class GraphRules:
     """Base class that validates the fields of a graph and derives properties from them.
 
-    The fields have the meanings that the docstrings of :class:`~stowplan.graph.graph.Graph` give. The properties are defined
-    for graphs that :meth:`check_rules` accepts.
+    The fields have the meanings that the docstrings of :class:`~stowplan.graph.graph.Graph` give. Tensors in ``inputs`` exist
+    from the start, those in ``outputs`` exist until the end, and those in ``results`` are what the program returns.
+    ``free_inputs`` says whether the bytes of an input are free after its last reader. The properties are defined for graphs
+    that :meth:`check_rules` accepts.
     """
 
     tensors: tuple[TensorLike, ...]
@@ -148,10 +150,12 @@ class GraphRules:
 
         An operator P is a predecessor of an operator Q in these cases:
 
-        - P writes a tensor that Q reads. If no operator writes this tensor, it is a view that exists as soon as its base does;
-          then P is the writer of its base.
+        - P writes a tensor that Q reads.
         - P writes the tensor of which Q writes a view.
         - ``precedences`` contains the pair (P, Q).
+
+        A view that no operator writes exists as soon as the tensor does whose bytes it shares. In the first two cases, P is
+        then the writer of that tensor, or of the next one along the chain of views that an operator writes.
         """
         before: list[set[int]] = [set() for _ in self.ops]
         for number, op in enumerate(self.ops):

@@ -54,7 +54,8 @@ class Hint(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     values: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
     """For each sort of decision, by its name: a value in [0, 1] for every decision of this sort. Some sorts may be omitted."""
     confidence: tuple[float, ...] = ()
-    """How reliable the values are: a number in [0, 1] for every index of the lists of values; empty for full confidence."""
+    """How reliable the values are: a list of numbers in [0, 1], as long as the longest list of values that the problem may
+    have; empty for full confidence. The number at an index applies to the values at this index, whatever their sort."""
     plan: dict[str, Any] | None = None
     """A plan of the kind, in the form of its JSON files."""
     source: str = ""
@@ -194,8 +195,8 @@ def longest_ascending(values: Sequence[int]) -> list[int]:
     return indices[::-1]
 
 
-#: Number of rounds of refinement. Each round extends the surroundings that are compared by one step, from a step to the
-#: producers of its operands and to the readers of its results.
+#: Number of rounds of refinement. At first, steps are compared alone. After each round, the comparison also includes the
+#: producers of the operands, and the readers of the results, of all steps that it included before.
 AROUND = 4
 
 #: Largest number of pairs of steps that are compared in order to align the steps between two matched ones. The table of their
@@ -234,7 +235,7 @@ def matched(later: Steps, earlier: Steps) -> list[int]:
 
 
 def aligned(matches: Sequence[int], count: int, likeness: Callable[[int, int], float], least: float) -> list[int]:
-    """Extend matches of steps by their order.
+    """Match steps that are still unmatched to similar ones, in the order of the steps.
 
     Matched steps that are in the same order in both versions divide the versions into stretches. Within a stretch, the
     unmatched steps are paired in their order such that the sum of their similarities is largest (sequence alignment by
@@ -305,8 +306,9 @@ def _rounds(
 ) -> list[list[int]]:
     """The colours of the steps after each round of refinement, last round first, ``[AROUND + 1][steps]``.
 
-    A colour is a number for a step's description and its surroundings. ``known`` has the colour of each surrounding so far.
-    Both versions share it, so that equal surroundings have equal colours.
+    A colour is a number that stands for the description of a step and of the steps around it. ``known`` has every colour that
+    was given so far, by what it stands for, and is extended. Both versions share it, so that steps with equal descriptions and
+    surroundings have the same colour in both.
     """
     rounds = [[known.setdefault(one, len(known)) for one in descriptions]]
     for _ in range(AROUND):

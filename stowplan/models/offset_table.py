@@ -108,8 +108,8 @@ def make_table(
         The rows, in an order that depends on the problem and the plan alone. The bytes and alignments of arenas are computed
         from them.
     results
-        Names of the rows that the model returns, in its order. Each must be the name of exactly one row; other rows may share
-        their names.
+        Names of the rows that the model returns, in its order. Each must be the name of exactly one row. Names that are not
+        in this list may belong to several rows.
 
     Raises
     ------

@@ -1,9 +1,10 @@
 """Traces: plans as files for viewers of timelines, such as https://ui.perfetto.dev.
 
-A trace consists of groups: one for each memory, one for the operators and one for the copies. A group has rows of slices and
-counters of bytes. The format is that of Chrome's trace viewer in JSON ("Trace Event Format", Google 2016), in which a group is
-called a process and a row a thread. Perfetto reads it as well. Viewers understand all times as microseconds, but the times of a
-plan have other units, such as steps. :attr:`Trace.microseconds` is the number of microseconds that represent one unit.
+A trace consists of groups: one for each memory, one for the operators and one for the copies. A group has counters of bytes,
+and rows of *slices*, which are events with a beginning and an end. The format is that of Chrome's trace viewer in JSON ("Trace
+Event Format", Google 2016), in which a group is called a process and a row a thread. Perfetto reads it as well. Viewers
+understand all times as microseconds, but the times of a plan have other units, such as steps. :attr:`Trace.microseconds` is the
+number of microseconds that represent one unit.
 """
 
 from __future__ import annotations
@@ -84,7 +85,13 @@ def in_rows(slices: Iterable[Slice], name: str) -> dict[str, list[Slice]]:
 
 
 def encode(problem: ProblemDocument[PlanDocument], plan: PlanDocument, trace: Trace) -> bytes:
-    """The content of a trace file in JSON. Equal plans give equal bytes."""
+    """The content of a trace file in JSON. Equal plans give equal bytes.
+
+    Raises
+    ------
+    ValueError
+        A counter does not have exactly one moment more than numbers of bytes.
+    """
     begins = (part.begin for group in trace.groups for row in group.rows.values() for part in row)
     edges = (edge for group in trace.groups for moments, _ in group.counters.values() for edge in moments[:1])
     # Packing problems may begin at a negative moment, which viewers do not show.

@@ -3,9 +3,10 @@
 A validation lets a trained policy make plans, and compares them with exact optima and with the plans of an untrained network.
 Making one plan decision by decision is called a *game*. It is *lost* if it ends without a plan, and a *position* is its state
 between two decisions. The policy and the untrained network make plans in the same three ways. The *likeliest* game takes the
-most likely decision each time. *Samples* are games whose decisions are drawn from the network's probabilities. *Search* is the
-method of the agent, such as a tree search. A *value estimate* is the network's guess of the *return*, the sum of the later
-rewards of a game. A *gap* is ``(objective - optimum) / objective``.
+most likely decision each time. *Samples* are games whose decisions are drawn from the network's probabilities. In *search*,
+decisions are made by a search that the network guides, such as a tree search; which search it is depends on the *agent*, the
+method that trains and uses the policy. A *value estimate* is the network's guess of the *return*, the sum of the later rewards
+of a game. A *gap* is ``(objective - optimum) / objective``.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _MARGIN = 0.04
 #: Heights in points of a row for one way to plan, and of a scatter plot.
 _ROW, _HIGH = 32.0, 260.0
 
-#: A rim, because lighter colours would be hard to see on white.
+#: Style of a larger dark dot below each coloured dot, which gives it a rim: light colours would be hard to see on white.
 _RIM = Style(fill="ink", name="rim")
 
 
@@ -80,8 +81,9 @@ def _warnings(validation: Validation) -> str:
 
 
 def _cards(summary: Summary) -> str:
-    """The large figures of one kind."""
-    # Row 0 is the likeliest game of the policy, and row 4 is the likeliest game of the untrained network (``outcomes_of``).
+    """The heading of one kind, and its most important numbers in large type."""
+    # The policy and the untrained network have four rows each (``outcomes_of``): likeliest game, all samples, best sample, and
+    # search. Rows 0 and 4 are therefore their likeliest games.
     policy = summary.rows[0].gaps
     medians, means = ([_with_second(row, part) for row in (summary.rows[0], summary.rows[4])] for part in ("median", "mean"))
     optimal = _NOTHING if policy.optimal is None else f"{policy.optimal:.0%}"
@@ -121,8 +123,11 @@ def _sections(summary: Summary, problems: Sequence[ProblemReport]) -> Iterator[S
 
 
 def _optimum(summary: Summary) -> str:
-    """Name of the share of plans that are at the optimum. If objectives consist of two numbers, a plan without a gap of the
-    first may have one of the second."""
+    """Name of the share of plans that are at the optimum.
+
+    Some objectives encode two numbers, such as the initiation interval and the latency of a loop. The share then counts the
+    plans in which both numbers are optimal, and the name says so.
+    """
     return f"At the optimum, {summary.second} too" if summary.second else "At the optimum"
 
 
@@ -212,7 +217,7 @@ def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
 
 
 def _decisions(problems: Sequence[ProblemReport]) -> str:
-    """The table of the decisions that cost most."""
+    """The table of the decisions that cost most. A decision costs the increase of the best objective that is still possible."""
     rows = []
     for problem in problems:
         decisions = problem.decisions

@@ -9,7 +9,8 @@ compared by identity, so dictionaries have their ``id`` as keys.
 ``TensorSpec`` sets its alignment and rounds its size up to a multiple of the alignment. ``mem_id`` is the number of an arena.
 Arena 0 has the constants; a tensor without ``mem_id`` goes to arena 1. A tensor with a ``storage_base`` lies inside the bytes
 of that tensor. Reserved bytes (``input_mem_buffer_sizes``) are the lowest bytes of each arena, and are in use all the time.
-Padding is free space above the highest buffer, for example the 64 bytes that the kernels of XNNPACK may read beyond a tensor.
+Padding is free space above the highest buffer. It is 64 bytes if the graph has a delegate to XNNPACK, a library that may read
+beyond the end of a tensor; otherwise executorch asks for none.
 """
 
 from __future__ import annotations

@@ -118,9 +118,11 @@ class Policy(msgspec.Struct, frozen=True):
         return "save_only_these_names", self.names, {}
 
     def maxtext(self, own_names: tuple[str, ...]) -> list[str]:
-        """Returns lines for the configuration of MaxText, a training framework on jax.
+        """Returns lines for the configuration of MaxText, a library of language models on jax.
 
-        There is one line for each name of ``own_names``, the names that the program itself gives to values.
+        The first line selects MaxText's policy ``custom``. Then there is one line for each name of ``own_names``, the names
+        that the program itself gives to values. Whether MaxText accepts these lines is not checked: it knows a fixed list of
+        names, and its value ``decoder_layer_input`` cannot be recomputed.
         """
         action = "offload" if self.is_offloaded else "device"
         return ["remat_policy: custom", *(f"{name}: {action if name in self.names else 'remat'}" for name in own_names)]

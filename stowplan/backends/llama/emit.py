@@ -12,7 +12,7 @@ from stowplan.backends.llama.flags import text_of
 from stowplan.backends.llama.planning import Summary
 from stowplan.errors import UsageError, brief
 
-#: From an option to the environment variable and to the key of a preset that llama.cpp reads for it.
+#: For each option, the environment variable and the key of a preset by which llama.cpp reads the same value.
 _KEYS = {
     "-c": ("LLAMA_ARG_CTX_SIZE", "ctx-size"),
     "-fa": ("LLAMA_ARG_FLASH_ATTN", "flash-attn"),
@@ -42,8 +42,8 @@ def emitted(summary: Summary, suffix: str) -> str:
     summary
         The recommended placement of a model on devices; ``summary.command`` has its options, each a flag and a value.
     suffix
-        ``.env`` for environment variables, ``.ini`` for a preset; any other suffix gives a shell script. Values of environment
-        variables are not quoted, as ``docker run --env-file`` takes them.
+        ``.env`` for environment variables, ``.ini`` for a preset; any other suffix gives a shell script. Environment variables
+        do not include the path of the model. Their values are not quoted, as ``docker run --env-file`` takes them.
 
     Raises
     ------
@@ -58,7 +58,8 @@ def emitted(summary: Summary, suffix: str) -> str:
         return "".join(f"{_KEYS[flag][0]}={value}\n" for flag, value in pairs)
     if suffix == ".ini":
         _check([("-m", summary.file), *pairs], "a preset", _NOT_IN_INI, "#, ;, line breaks and outer spaces")
-        # The name of the model, which is any text from its file, is only a label here.
+        # The title of the section is the name by which requests to llama-server choose the model. It comes from the model's
+        # file, which may have any text there; a title ends at the first ``]``.
         name = re.sub(r"[\[\]\s]+", " ", summary.model).strip() or "model"
         lines = [f"[{name}]", f"model = {summary.file}", *(f"{_KEYS[flag][1]} = {value}" for flag, value in pairs)]
         return "\n".join(lines) + "\n"

@@ -32,9 +32,9 @@ from stowplan.kernel.kind import check, kind_of
 from stowplan.kernel.solve import CEILING, solve
 from stowplan.kernel.workers.warm import STOP_SECONDS
 
-#: Work limit of a deterministic request that sets none. The unit of work is what an idle machine does in about a second, and
-#: this is the limit for each second of ``deadline_ms``. It is less than 1 because a busy machine takes longer for the same
-#: work.
+#: Work limit of a deterministic request that sets none, for each second of ``deadline_ms``. A unit of work is a number of steps
+#: of the algorithms that was chosen so that an idle machine needs less than a second for it (:mod:`stowplan.work_rates`). The
+#: limit is less than 1 because a busy machine takes longer for the same work.
 _WORK_PART = 0.5
 #: Work limit of the fallback, in the same unit.
 FALLBACK_WORK = 1 / 16

@@ -1,6 +1,6 @@
 """A model of the planner of TensorFlow Lite Micro: where the runtime places buffers, and how large its head is.
 
-The *head* is the part of the runtime's arena that has tensors and scratch buffers, the temporary memory of operators. The
+The *head* is the part of the runtime's arena that has activations and scratch buffers, the temporary memory of operators. The
 module follows the runtime's rules. A buffer with a planned offset is placed at this offset. All other buffers follow by
 decreasing size; of two buffers of equal size, the one that was requested later comes first. Each is placed in the lowest gap
 that is large enough between those buffers that are placed already and that are live at the same time. Time is counted in
@@ -27,7 +27,7 @@ from stowplan.models.packing.problem import Buffer, Problem
 
 
 class Request(NamedTuple):
-    """A buffer that the runtime requests from its planner: first all tensors, then all scratch buffers."""
+    """A buffer that the runtime requests from its planner. It requests those of all tensors first, then all scratch buffers."""
 
     size: int
     """Size in bytes, a multiple of the runtime's alignment."""
@@ -72,7 +72,8 @@ def preserved_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
     Raises
     ------
     InputError
-        No input or several inputs have a name, or the file has an offset for an input that must stay as it is.
+        A name is not the name of an input or is the name of several inputs, or it names an input that keeps the offset that it
+        has in the file.
     """
     inputs = model.subgraphs[0].inputs
     kept = dict.fromkeys(named_inputs(names, ((model.tensors[number].own_name, number) for number in inputs)))
@@ -83,7 +84,11 @@ def preserved_inputs(model: TfliteModel, names: Sequence[str]) -> list[int]:
 
 
 def without_tensors(model: TfliteModel, kept: Sequence[int]) -> TfliteModel:
-    """Returns the model in which the tensors with these indices have no bytes in the arena."""
+    """Returns the model in which the tensors with these indices have no bytes in the arena.
+
+    Its packing problem has no buffers for them. It does not say which buffers the model returns, because these tensors may be
+    among them.
+    """
     tensors = list(model.tensors)
     for number in kept:
         tensors[number] = replace(tensors[number], size=0, is_planned=False)

@@ -66,8 +66,9 @@ class Pair(NamedTuple):
 def overlaps(model: TfliteModel, kernels: str) -> tuple[Pair, ...]:
     """Finds all pairs of a model for a set of kernels: ``reference``, ``cmsis-nn``, or ``none``, for which there are no pairs.
 
-    ``reference`` are the portable kernels of TensorFlow Lite Micro, and ``cmsis-nn`` those for Arm processors. Any two copies
-    of one tensor are a pair. Live ranges are not considered here. There are no pairs for these operators and operands:
+    ``reference`` are the portable kernels of TensorFlow Lite Micro. ``cmsis-nn`` are those that call CMSIS-NN, a library for
+    Arm's Cortex-M processors. Any two copies of one tensor are a pair. Live ranges are not considered here. There are no pairs
+    for these operators and operands:
 
     - operators that call subgraphs, use variables, are custom, or have several results
     - operands that are outputs of their subgraph and would be overwritten

@@ -4,9 +4,9 @@ XLA estimates cycles for every instruction except asynchronous copies, the waits
 are simulated: XLA's *plan*, that is, its placement of tensors in fast memory with the copies that this takes, is read from the
 compiler's files. Every step takes as long as XLA estimates, and copies run on copy engines that share the bandwidth of slow
 memory with the program. The time that the program waits for copies is added. XLA's estimates for the synchronous instruction
-``copy`` are not used, because they are wrong: nearly constant within fast memory, and several times too large from slow memory.
-The cycles of such a copy are its bytes divided by the bandwidth. The cycles of collectives are estimated by
-:mod:`stowplan.backends.xla.collectives`.
+``copy`` are replaced, because they are wrong: nearly constant within fast memory, and several times too large from slow memory.
+The cycles of such a copy are its bytes divided by the bandwidth. They are at least the fixed cost (the latency) of a copy, or
+XLA's estimate if that is less. The cycles of collectives are estimated by :mod:`stowplan.backends.xla.collectives`.
 
 A *step* is an instruction of the scheduled program; its *weight* is the number of times that it runs, which is more than 1 in a
 loop. A *preview* is a compilation that ends right after XLA's memory-space assignment. The *signature* of a step describes
@@ -52,8 +52,9 @@ class Score(msgspec.Struct, frozen=True):
     """The score of a compiled module, in cycles."""
 
     cycles: int
-    """Estimated cycles of all instructions, with loops weighted by their trip counts. For copies these are XLA's estimates; for
-    collectives, which XLA does not estimate, their bytes divided by the bandwidth of links."""
+    """Estimated cycles of all instructions, with loops weighted by their trip counts. For copies these are XLA's estimates,
+    which :attr:`total` replaces; for collectives, which XLA does not estimate, their bytes divided by the bandwidth of
+    links."""
     stall_cycles: int
     """Cycles for which the program waits for asynchronous copies, by simulation."""
     copy_cycles: int = 0
@@ -67,7 +68,7 @@ class Score(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """The number by which settings are compared: ``cycles`` with corrected copies, plus stalls."""
+        """The number by which compilations with other options are compared: ``cycles`` with corrected copies, plus stalls."""
         return self.cycles - self.copy_cycles + self.careful_copy_cycles + self.stall_cycles
 
     def notes(self) -> list[str]:
@@ -117,6 +118,8 @@ class CompiledModule:
     ------
     InputError
         The module cannot be read, or is no HLO text.
+    UsageError
+        XLA does not compile for the target.
     """
 
     def __init__(self, compiled: Compiled, target: Target):
@@ -140,7 +143,11 @@ class CompiledModule:
         """Cycles of one run of each collective, for which XLA has no estimate."""
 
     def _with_cycles(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
-        """Returns the module's steps with their cycles; ``copies`` has the names of instructions ``copy``."""
+        """Returns the module's steps with their cycles.
+
+        The steps of a compiled module have XLA's cycles already and are returned as they are. Subclasses may set other cycles;
+        ``copies`` has the names of instructions ``copy``.
+        """
         return steps
 
     def _copy_cycles_by_bytes(self, estimated: int, copy: Placed) -> int:
@@ -211,6 +218,8 @@ class PreviewedModule(CompiledModule):
     ------
     InputError
         The module cannot be read, or is no HLO text.
+    UsageError
+        XLA does not compile for the target.
     """
 
     def __init__(self, compiled: Compiled, target: Target, costs: SignatureCosts, known: Mapping[str, int]):
@@ -220,11 +229,12 @@ class PreviewedModule(CompiledModule):
         predicted = costs.assignment({name: placement.pattern for name, placement in self._placements.items()})
         self._predicted = {name: round(cycles) for name, cycles in zip(predicted.names, predicted.cycles.tolist(), strict=True)}
         self.deviation = predicted.deviation
-        """Uncertainty of the predicted cycles of the whole program, in cycles."""
+        """Estimated error of the sum of all predicted cycles, in cycles, if the errors of steps are independent."""
         self._load(compiled, target, module)
 
     def _with_cycles(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
-        # A copy that no compilation had gets the fixed cost, because XLA's estimate for it would hardly be larger.
+        # A copy for which no cycles are known or predicted gets the fixed cost as XLA's estimate. A larger estimate would give
+        # the same total, because an estimate for a copy counts at most as much as the fixed cost.
         new = {step.name: self._fixed_copy_cycles for step in steps if step.name.rpartition("/")[2] in copies}
         cycles = {**new, **self._known_cycles, **self._predicted}
         return tuple(msgspec.structs.replace(step, cycles=cycles.get(step.name)) for step in steps)
@@ -263,7 +273,8 @@ class Scorer:
         """The program's problem of memory mapping: when each tensor is in fast memory, and at which offset.
 
         Everything is allowed that XLA may do. Scores do not use the problem's latencies. The capacity is all fast memory of the
-        chip, because options may leave kernels less of it than the default does.
+        chip, including the part that XLA reserves for kernels by default: some options of XLA reserve less, and plans may then
+        use the rest.
         """
         problem = with_freedoms(make_problem(self.program, self.target, cost_model="roofline"))
         return msgspec.structs.replace(problem, capacity=problem.capacity + (self._chip.scoped or 0))
@@ -281,8 +292,8 @@ class Scorer:
     def plan(self, compiled: Compiled, problem: Problem | None = None) -> ImportedPlan:
         """Imports XLA's plan, as a plan of ``problem``, or of :attr:`problem` if ``problem`` is None.
 
-        Raises the errors of :func:`~stowplan.frontends.xla_plan.import_xla_plan`: InputError if the files cannot be read or
-        belong to another program, VerificationError if the plan cannot be made valid.
+        Raises the errors of :func:`~stowplan.frontends.xla_plan.import_xla_plan`, such as InputError if the files cannot be
+        read or belong to another program, and VerificationError if the plan cannot be made valid.
         """
         problem_of_plan = problem or self.problem
         return import_xla_plan(
@@ -299,7 +310,7 @@ class Scorer:
         Raises
         ------
         InputError
-            The module has no estimates, or belongs to another program.
+            The module has no estimates or belongs to another program, or the files of XLA's plan cannot be read.
         VerificationError
             XLA's plan cannot be made valid.
         """
@@ -360,16 +371,17 @@ class Scorer:
         }
 
     def durations_ps(self, module: CompiledModule) -> list[int]:
-        """Returns [steps] the picoseconds of all runs of each step together, by the cycles of a compiled module."""
+        """Returns the picoseconds of all runs of each step of the program, by the cycles of a compiled module."""
         return [step.weight * self.target.cycles_ps(module.cycles.get(step.name, 0)) for step in self.program.steps]
 
 
 class CompiledCycles:
-    """Computes the cycles of plans from compilations of their program, as in table 5 of Wang et al. 2023.
+    """Computes the cycles of plans from compilations of their program.
 
-    If a compilation had the arrays of a step in the same memories, the step takes the cycles that the compiler estimated there;
-    otherwise its cycles are predicted (:class:`~stowplan.hardware.costs.signatures.SignatureCosts`). Waits for copies do not
-    count.
+    This is done as in table 5 of "Optimizing Memory Mapping Using Deep Reinforcement Learning" (Wang et al. 2023). A step takes
+    the cycles of a compilation in which the arrays of a step with its signature are in the same memories as in the plan. If
+    there is no such compilation, its cycles are predicted (:class:`~stowplan.hardware.costs.signatures.SignatureCosts`). Waits
+    for copies do not count.
 
     Parameters
     ----------
@@ -404,7 +416,9 @@ class CompiledCycles:
         Raises
         ------
         InputError
-            The problem's target is not one of this package.
+            The program of a compilation cannot be read, or the problem's target is not one of this package.
+        UsageError
+            XLA does not compile for the problem's target.
         """
         steps_and_uses = [(step.name, len(step.uses)) for step in problem.steps]
         for module, results in self._programs:

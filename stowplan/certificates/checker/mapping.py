@@ -7,6 +7,9 @@ use has an amount that its tensor earns if the use is *fast*, that is, in fast m
                            + sum over tensors of the cost of the cheapest path through its accesses
                            - price of all memory, all time of the channels and all preloads
 
+On the left is the latency of the program. The *weighted latency* of a step is its latency, times its ``weight``, the number of
+times that it runs, times the price of a picosecond of the step (:meth:`Mapping.latency_price`).
+
 The rules are those of docs/reference/memory-mapping.md. Restrictions on offsets and on the order of copies are ignored, which
 can only make the bound smaller.
 
@@ -49,11 +52,12 @@ class Mapping:
         self.earned = [*numbers(proof, "access", -LARGEST, uses), 0]
         """Amount that each use earns if it is fast. The last entry stands for no use."""
         self.wait_price = self.denominator // problem["channels"] if self.has_stalls else NEVER
-        """Price of a copy's time during a stall, at a boundary. The time of all channels together costs as much as the time of
-        the stall. If stalls are forbidden, no copy can run at a boundary."""
+        """Price of a picosecond of a copy that runs during a stall, which is at a boundary. A picosecond of stall costs
+        ``denominator`` and gives each channel a picosecond for copies, so that it is paid for by the copies of all channels
+        together. If stalls are forbidden, no copy can run at a boundary."""
         self.channel_price = [min(price, self.wait_price) for price in numbers(proof, "channel", length=self.horizon)]
         """Price of a copy's time during each step."""
-        # Lower bounds of the weighted latency of each step.
+        # Lower bounds of the time that each step takes, in picoseconds: its latency times its weight.
         floors = [step["weight"] * least_of_step(step, 1, [0] * len(step["uses"]), 0) for step in problem["steps"]]
         self.time_until = None if self.has_stalls else [0, *accumulate(floors)]
         """Time up to each boundary. None if stalls are allowed, because copies then have more time."""
@@ -97,8 +101,8 @@ class Mapping:
         return bool(self.units[tensor] <= self.room)
 
     def latency_price(self, step: int) -> int:
-        """Weight of the latency of a step. If stalls are allowed, all channels can copy during the latency, and its weight is
-        smaller by the price of their time."""
+        """Price of a picosecond of a step. It is the denominator if stalls are forbidden. If they are allowed, each channel can
+        copy for as long as the step takes, and the price of this time of all channels is subtracted."""
         return int(self.denominator - self.problem["channels"] * self.channel_price[step] * self.has_stalls)
 
     def held(self, tensor: int, start: int, end: int) -> int:
@@ -110,7 +114,8 @@ class Mapping:
     def copied(self, start: int, end: int, duration: int) -> int:
         """Minimum cost of a copy between two boundaries, as if all of it ran at the moment at which time is cheapest. It is
         NEVER if there is too little time."""
-        # A tensor that is copied out at the end of the program would have to stay for one more step.
+        # With ``whole_steps``, a tensor must stay in fast memory for one more step after a copy-out at a single boundary. After
+        # the end of the program there is no such step.
         is_too_late = start == (self.horizon if self.problem["evictions"] == "whole_steps" else NOWHERE)
         if is_too_late or (self.time_until and (start >= end or self.time_until[end] - self.time_until[start] < duration)):
             return NEVER
@@ -145,7 +150,7 @@ def _least_by_table(table: Fields, factor: int, prices: list[int], roles: list[l
 
 
 def _least_by_pieces(pieces: list[Fields], factor: int, prices: list[int], roles: list[list[int]], most_sets: int) -> int:
-    """The minimum for ``latency = max over pieces of base + sum over uses of slow or fast``."""
+    """The same minimum for a latency in pieces, ``latency = max over pieces of base + sum over uses of slow or fast``."""
     slow = [factor * (piece["base_ps"] + sum(piece["slow_ps"])) for piece in pieces]
     choices = []
     for uses in roles:
@@ -155,9 +160,10 @@ def _least_by_pieces(pieces: list[Fields], factor: int, prices: list[int], roles
     return cheapest(slow, choices, most_sets)
 
 
-#: Amount that each fast access of a tensor earns, and that the tensor pays for each access, if either all of them must be fast
-#: or none; it is more than uses are worth. There are fewer than LARGEST / TOO_LARGE accesses, so that all together earn less
-#: than NEVER.
+#: Large amount for a tensor whose accesses must be all fast or all slow. The tensor pays it for each access, and each fast
+#: access earns it. A path with only fast accesses then has its usual cost. A path with a slow access costs more than 0, because
+#: the amount is more than all uses earn. It is therefore never better than leaving the tensor in slow memory, which costs 0.
+#: There are fewer than LARGEST / TOO_LARGE accesses, so that all together earn less than NEVER.
 ALL_OR_NONE = LARGEST * TOO_LARGE
 
 #: Number of boundaries at which the start of a copy is examined one by one; beyond them, a bound that holds for all is used.
@@ -219,7 +225,7 @@ class Path:
         self.facts: Fields = mapping.problem["tensors"][tensor]
         is_uniform = mapping.problem["alias_rule"] == "uniform" and len(self.facts["members"]) > 1
         self.extra = ALL_OR_NONE if is_uniform else 0
-        """Amount that each fast access earns, and that the tensor pays for each access, if all must be fast or none."""
+        """Amount that each fast access earns, and that the tensor pays for each access (:data:`ALL_OR_NONE`)."""
         is_local = not (self.facts["is_input"] or self.facts["is_output"])
         start, end = accesses[0].step, accesses[-1].step
         # A loop that contains all accesses of a tensor does not restrict it, but then the tensor has no copies.
@@ -264,8 +270,13 @@ class Path:
     def _gap(self, states: States, first: int, step: int) -> States:
         """The states after the gap between two accesses, from boundary ``first`` to ``step``.
 
-        clean <- dirty + copy-out; slow and lost <- clean or dirty, held up to the first boundary at which it may leave; clean
-        <- clean, held, or slow + copy-in; dirty <- dirty, held
+        The tensor can change its state in these ways, in this order:
+
+        - A copy-out makes a dirty tensor clean.
+        - A clean tensor leaves fast memory and is then slow or lost; a dirty one that leaves is lost. It pays for the memory up
+          to the first boundary at which it may leave.
+        - A copy-in makes a slow tensor clean.
+        - A clean or dirty tensor stays as it is, and pays for the memory during the gap.
         """
         slow, lost, clean, dirty = states
         if dirty < NEVER:
@@ -277,8 +288,8 @@ class Path:
         return States(slow, lost, min(clean + stays, slow + self._copied_in(first, step)), dirty + stays)
 
     def _read(self, states: States, access: Access) -> States:
-        """The states after a read, which is fast, or slow if the value is also valid in slow memory. A value that is valid
-        nowhere is not read."""
+        """The states after a read. The read is fast if the tensor is dirty, slow if it is only in slow memory, and the cheaper
+        of both if it is clean. A tensor that is lost cannot be read."""
         held, earned = self._during(access)
         return States(states.slow, NEVER, states.clean + held - max(0, earned), states.dirty + held - earned)
 
@@ -301,7 +312,8 @@ class Path:
         return self.free[bisect_left(self.free, boundary)]
 
     def _window(self, first: int, last: int) -> list[int]:
-        """Boundaries for copies from the last write to the end of a gap; empty if none is in the gap."""
+        """Boundaries at which a copy that ends in the gap from ``first`` to ``last`` may start or end: those of ``copies`` from
+        the last write of the tensor to ``last``. The list is empty if none of them is in the gap itself."""
         low, high = bisect_left(self.copies, self.written), bisect_right(self.copies, last)
         return self.copies[low:high] if low < high and self.copies[high - 1] >= first else []
 

@@ -23,10 +23,12 @@ from typing import NamedTuple
 
 from stowplan.certificates.checker.reading import Fields, list_field, need, numbers, rows, whole
 
-#: Maximum number of combinations of choices that are examined one by one; if there are more, each entry is examined by itself.
+#: Maximum number of combinations of choices that :func:`cheapest` examines one by one. If there are more, it returns a number
+#: that is quicker to compute and may be smaller than the minimum.
 MAX_COMBINATIONS = 5000
 
-#: Maximum number of nodes of a tree, and of nodes times the layers, buffers or steps of its problem, which take a few seconds.
+#: Maximum number of nodes of a tree, and maximum of this number times the length of the longest list of its problem, such as
+#: its layers, buffers or steps. To check a tree of this size takes a few seconds.
 MAX_NODES, MAX_WORK = 2000, 100_000
 
 #: Cost that the splits above a leaf of the tree add for each decision that is 1, in multiples of one over the leaf's
@@ -48,6 +50,8 @@ def rounded(part: Fields, units: list[int], room: int) -> tuple[list[int], int]:
     the tensors in ``turned`` is replaced by 1 - x, and afterwards replaced back:
 
         sum of units * x <= room   implies   sum of G(units) * x <= G(room)
+
+    G is the function :func:`_rounded`.
     """
     for step in list_field(part, "rounds"):
         divisor, turned = whole(step, "divisor", 1), {*numbers(step, "turned")}
@@ -65,12 +69,14 @@ def _rounded(units: int, divisor: int, rest: int) -> int:
 
 
 def cheapest(start: list[int], items: list[list[list[int]]], most_sets: int = MAX_COMBINATIONS) -> int:
-    """Minimum of the largest entry of the sum of ``start`` and one choice of each item, or a smaller number.
-
-    ``start`` and each choice are lists of equal length, with one entry for each affine function of a latency that is a maximum
-    of such functions. Costs that are paid in addition are part of the entries. ``items`` has the choices of each item.
+    """Lower bound on a latency that is the maximum of several affine functions, plus costs. The values of these functions
+    depend on one choice for each item, for example the tier of a tensor. Returns
 
         minimum over all combinations of choices of max over entries of (start + sum of choices)
+
+    or a smaller number if there are more than ``most_sets`` combinations. ``items`` has the choices of each item. ``start`` and
+    each choice are lists of equal length, with one entry for each affine function: ``start`` has its constant, and a choice
+    what the choice adds to it. If a choice also has a cost, the cost is included in each of its entries.
     """
     items = [_without_dearer(choices) for choices in items]
     if prod(map(len, items)) > most_sets:

@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 
 State = TypeVar("State")
 
-#: Largest number of a certificate. The common denominators of thousands of fractions are smaller, and sums of such numbers are
-#: still computed quickly.
+#: Largest number that a certificate may contain. A proof may need a common denominator of thousands of fractions, which is
+#: smaller, and sums of numbers of this size are still computed quickly.
 LARGEST = 2**200
 
 #: Maximum number of steps of a search, which take about a second. In each step the search looks at an operator, a pair of
@@ -122,7 +122,8 @@ def bound_of(total: int, denominator: int) -> int | None:
 def walk(waiting: list[State], cost: Callable[[State], int], looks: int = LOOKS) -> Iterator[State]:
     """Yields all states of a list to which the caller may add states meanwhile, the latest first.
 
-    Raises UnprovenError if the sum of ``cost`` over the states exceeds ``looks``, because an incomplete search shows nothing.
+    ``cost`` is the number of steps that the search takes in a state. Raises UnprovenError if the costs of the states so far add
+    up to ``looks`` or more and there are further states, because an incomplete search shows nothing.
     """
     while waiting:
         need(looks > 0, "proof", "the search takes too long")
@@ -136,7 +137,8 @@ KNOWN: dict[str, Fields] = tomllib.loads(Path(__file__).with_name("problems.toml
 #: Numbers of problems are smaller than this: bytes, picoseconds and clocks have 64 bits.
 TOO_LARGE = 2**64
 
-#: Ranges of the words for whole numbers in the table, and types of the other words.
+#: The meaning of the words that stand for values in the table: NUMBERS has the range of each word for whole numbers, and TYPES
+#: has the Python types of each other word.
 NUMBERS = {"natural": range(TOO_LARGE), "positive": range(1, TOO_LARGE), "whole": range(-TOO_LARGE, TOO_LARGE)}
 TYPES: dict[str, tuple[type, ...]] = {"text": (str,), "flag": (bool,), "number": (int, float)}
 

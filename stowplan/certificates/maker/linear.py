@@ -35,8 +35,8 @@ from stowplan.models.tier_placement.structure import Structure
 #: Prices are multiples of one over this denominator.
 DENOMINATOR = 1 << 60
 
-#: The divisors that a row is rounded with are the sizes of its items, each divided by these numbers, and one more than the
-#: largest size.
+#: A row may be rounded with several divisors: the size of each of its items, divided by each of these numbers and rounded down,
+#: and the largest size plus one. Of these, only divisors above 1 are used.
 PARTS = 1, 2
 
 #: In each round of cuts, at most this many similar rows are rounded (:func:`_rounded` says which rows are similar).
@@ -217,13 +217,15 @@ def _whole(price: float) -> int:
 
 
 def _rounded(row: Row, point: FloatArray, room: int, seen: Counter[bytes]) -> Any:
-    """The rounding of a row that the solution violates most; None if it violates none.
+    """Rounds one row in several ways and returns the rounded row that the solution violates most; None if it violates none of
+    them by more than MIN_VIOLATION.
 
     Before a row is rounded, x is replaced by 1 - x for some items (``turned``). The result is (violation as a distance, row,
     turned, divisor, coefficients of the row's columns, upper limit).
 
-    Also None if MAX_SIMILAR similar rows were examined before, which ``seen`` counts. Rows are similar if they are of the same
-    memory, their columns of the same items are fractional, and the items whose column is 1 take equally many bytes.
+    At most MAX_SIMILAR similar rows are rounded; for further ones, the result is None. ``seen`` counts similar rows. Rows are
+    similar if they are of the same memory, their columns of the same items are fractional, and the items whose column is 1 take
+    equally many bytes.
 
     Parameters
     ----------
@@ -343,7 +345,8 @@ def tiers(wish: Wish) -> Iterator[Proof]:
     use_rows: list[tuple[int, int, int, int, int]] = []
     """(row, layer, item, tier, factor): the price of the layer's use of the item in the tier is the sum of the duals of these
     rows, each times its factor."""
-    # The excess of a layer is the time by which it is slower than the floor, which no plan goes below.
+    # The time of a layer is the sum of its overhead and its floor, which no plan changes, and its excess, which is at least 0
+    # and depends on the tiers. The linear program has only the excess.
     for excess in structure.excesses:
         fits = [structure.tensors[tensor].tiers for tensor, _ in excess.uses]
         if math.prod(map(len, fits)) <= MAX_CHOICES:

@@ -10,7 +10,7 @@ tensors without a change of the operator.
 Every tensor is written before it is read, and is not written again after that. Inputs exist from the start.
 
 The *bank rule* of an operator says along which dimensions its operands and outputs may be spread over the banks of an on-chip
-memory (:mod:`stowplan.hardware.affine.rules`).
+memory (:mod:`stowplan.hardware.affine.rules`). The dimension along which an array is spread is its *spread dimension*.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stowplan.hardware.affine.expression import Expression, index
 _IDENTITIES: dict[int, tuple[Expression, ...]] = {}
 
 UNSPREAD = -1
-"""The spread dimension, in bank rules, of an array that is not spread over banks."""
+"""Bank rules have this number in the place of the spread dimension if an array is not spread over banks."""
 
 
 class Bound(NamedTuple):
@@ -62,7 +62,8 @@ class Load:
     extents: tuple[int, ...]
     """Number of iterations of each loop, outermost first; loop ``k`` runs over ``[0, extents[k])``."""
     pieces: tuple[Piece, ...]
-    """The accesses, in the order in which their conditions are tried; in each iteration, those of at least one of them hold."""
+    """The accesses, in the order in which their conditions are tried. In each iteration, the conditions of at least one piece
+    hold."""
     dynamic: bool = False
     """Whether the operator selects elements of the operand at run time, as a gather does, so that its real access is not
     affine."""
@@ -113,8 +114,9 @@ class Copy:
 
 
 Option = tuple[int, ...]
-"""One way to compute an operator: the spread dimension of each operand, as the operator sees it, followed by the spread
-dimension of each output; :data:`UNSPREAD` for those that are not spread."""
+"""One way to compute an operator: the spread dimension of each operand, followed by that of each output; :data:`UNSPREAD` for
+those that are not spread. The dimensions of an operand are those of the array of its load's values, not of the tensors that the
+load reads."""
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,10 @@
 """Bank rules of operators: for each way to compute an operator, which dimensions of operands and outputs are spread over banks.
 
 A rule is a tuple of *options*. An option has the spread dimension of each operand, followed by that of each output; it has -1
-(:data:`~stowplan.hardware.affine.program.UNSPREAD`) for an array that is not spread. Dimensions of an operand are counted in
-the array that the operator sees, which a load assembles from tensors. Element ``i`` of a spread dimension is in bank ``i mod
-banks``. An array that is not spread is in one bank, from which all banks read it. See docs/reference/bank-mapping.md.
+(:data:`~stowplan.hardware.affine.program.UNSPREAD`) for an array that is not spread. The operator reads each operand
+through a *load* (:class:`~stowplan.hardware.affine.program.Load`), which collects elements of tensors into an array. The
+dimensions of an operand are those of this array. Element ``i`` of a spread dimension is in bank ``i mod banks``. An array that
+is not spread is in one bank, from which all banks read it. See docs/reference/bank-mapping.md.
 
 Source: Zheng et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators" (2020, arXiv 2002.12798), section 2.2.
 Nothing here raises an error.
@@ -31,7 +32,8 @@ def matmul(
     """Rule of a product of tensors: both inputs are spread along a contracted dimension, the output along a free one.
 
     Free dimensions are those that are neither contracted nor batch dimensions. Options with a free dimension of the right
-    operand, which usually has the weights, come first.
+    operand, which usually has the weights, come first. If no dimension is contracted, the inputs are not spread; if none is
+    free, the output is not spread.
 
     Parameters
     ----------
@@ -48,10 +50,10 @@ def matmul(
 
 
 def convolution(data_features: int, kernel_inputs: int, result_features: int) -> tuple[Option, ...]:
-    """Rule of a convolution: the feature map, the kernel and the result are spread along these dimensions, which count
-    channels.
+    """Rule of a convolution: its only option spreads the feature map, the kernel and the result along their channels.
 
-    The kernel is spread along its input channels.
+    The arguments are the dimensions that count channels: ``data_features`` those of the feature map, ``kernel_inputs`` the
+    input channels of the kernel, and ``result_features`` those of the result.
     """
     return ((data_features, kernel_inputs, result_features),)
 

@@ -64,7 +64,8 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     -------
     Verification
         All violations found, and the latency in ps, which is None if the plan has the wrong number of tiers or names an unknown
-        tier. Overlaps are listed only up to :data:`~stowplan.models.overlaps.MOST_OVERLAPS` violations of offsets in all.
+        tier. Overlaps are left out once :data:`~stowplan.models.overlaps.MOST_OVERLAPS` violations of rules about offsets are
+        listed.
     """
     violations = verification.of_problem(problem, plan)
     count = len(problem.layers)
@@ -99,7 +100,7 @@ def _readers(problem: Problem) -> list[list[int]]:
 
 
 def _latency(problem: Problem, plan: Plan, number: int) -> int:
-    """Latency of a layer in ps."""
+    """Latency of a layer in ps. The layer reads inputs of the network (``external_bytes``) from tier 0."""
     layer = problem.layers[number]
     weights = layer.weight_bytes if layer.weight_read_bytes is None else layer.weight_read_bytes
     moved = [(0, layer.external_bytes), (plan.weight_tiers[number], weights), (plan.output_tiers[number], layer.output_bytes)]

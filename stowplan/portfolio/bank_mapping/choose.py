@@ -52,8 +52,8 @@ def written_layout(problem: Problem, number: int, option: int, tensor: int) -> i
 class Choice:
     """A partial choice of options, which the caller extends by setting entries of ``options``; None is an open entry.
 
-    Its methods propose options for which operators that write the same tensor write it in the same layout, if there are such
-    options.
+    Its methods propose options. If several operators write parts of the same tensor, they have to write it in the same layout,
+    and the proposed options do so where that is possible.
     """
 
     def __init__(self, problem: Problem):
@@ -61,9 +61,11 @@ class Choice:
         self.options: list[int | None] = [None] * len(problem.operators)
 
     def allowed(self, number: int) -> list[int]:
-        """The options of an operator that write its results as other writers of these tensors do or can do.
+        """The options of an operator that agree with the other writers of the tensors that it writes.
 
-        Conditions that no remaining option satisfies are dropped one by one, so that the list is never empty.
+        An option agrees if it writes each tensor in the layout that the chosen options of other writers have for it, and in a
+        layout in which every writer can write it. The conditions are applied one by one, and one that no remaining option
+        satisfies is ignored, so that the list is never empty.
         """
         operator = self.problem.operators[number]
         choices = list(range(len(operator.options)))

@@ -61,7 +61,7 @@ class Lost(msgspec.Struct, frozen=True):
     """The report on a lost task, which takes the place of its outcome."""
 
     why: str
-    """Why there is no outcome, as one line for the record."""
+    """Why there is no outcome, in one line. It becomes the error in the input's *record*, the file with its result."""
     is_final: bool = False
     """Whether another try would end in the same way, so that the input counts as failed at once."""
 
@@ -86,8 +86,8 @@ class Workers(Protocol):
         """End the use of the workers, and if possible the running tasks."""
 
     blames: bool
-    """Whether each worker does one task at a time, so that a lost task was lost through no other task. If False, a worker may
-    do several tasks at a time, and a lost task may have been lost because another task ended the worker."""
+    """Whether a lost task is itself to blame for the end of its worker, because each worker does one task at a time. If False,
+    a worker may do several tasks at a time, and another of them may have ended it."""
     tries: int
     """An input counts as failed after its task has been lost this many times."""
 
@@ -256,8 +256,8 @@ class DaskWorkers:
     """All workers of a Dask scheduler.
 
     If a worker ends, the cluster tries its tasks again, as often as Dask's setting ``allowed-failures`` says. Dask counts a
-    failure for every task that was on the worker, not only for the one that ended it. Therefore :func:`~.run.run_batch` tries a
-    task that Dask has given up once more, with no other task running.
+    failure for every task that was on the worker, not only for the one that ended it. Therefore, when Dask has given
+    up a task, :func:`~.run.run_batch` tries it one more time, while no other task is running.
 
     Parameters
     ----------

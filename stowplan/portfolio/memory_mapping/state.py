@@ -4,10 +4,10 @@ They are the residencies, a map of fast memory sorted by offset, the queues of c
 steps begin. A *residency* is the stay of a tensor in fast memory from one boundary to another; its row in a table is a *slot*.
 A *boundary* is the moment before a step or after the last one. A *use* is the read or write of a tensor by a step, and an
 *access* is all uses of a tensor by one step; uses in a loop or during an asynchronous operation can also be one access together
-(:mod:`.arrays`). An access is *fast* if it is served from fast memory. A *replay* simulates the steps and copies, and computes
-the timeline and the objective. A *copy-in* goes to fast memory, a *copy-out* to slow memory. A copy is *queued* at the boundary
-from which on it may begin, and is *due* at the boundary that waits for its end. A *stall* is such a wait that takes time. To
-*insert* a tensor is to open residencies for it.
+(:mod:`.arrays`). An access is *fast* if it is served from fast memory. A *replay* brings the timeline and the objective up to
+date; it simulates the steps and copies only around changes. A *copy-in* goes to fast memory, a *copy-out* to slow memory. A
+copy is *queued* at the boundary from which on it may begin, and is *due* at the boundary that waits for its end. A *stall* is
+such a wait that takes time. To *insert* a tensor is to open residencies for it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class CopyRow:
     length: int
     """Duration (ps)."""
     begin: int
-    """When the copy begins in the last replay, counted from the time of its boundary (ps; may be negative)."""
+    """When the copy begins in the last replay, counted from the moment at which the step after the boundary of its queue begins
+    (ps). It is negative if the copy begins before that moment because the same boundary also waits for it."""
     end: int
     """When the copy ends in the last replay, counted in the same way (ps)."""
 
@@ -115,9 +116,9 @@ class Totals:
     reach: int
     """Latest boundary that waits for a replayed copy (scratch space)."""
     insertions: int
-    """Number of insertions of tensors that have begun. It is the number of the latest insertion, by which cached answers
-    (:class:`MemoRow`) of earlier insertions are recognized as out of date. The answers of one insertion stay right, because the
-    new residencies enter the map of memory only when it ends."""
+    """Number of insertions of tensors that have begun, which is also the number of the latest insertion. Each cached answer
+    (:class:`MemoRow`) has the number of its insertion, and is used only during that insertion. Until the insertion ends, the
+    answer stays right, because the new residencies do not enter the map of memory before."""
 
 
 class Draft:
@@ -134,7 +135,7 @@ class Draft:
     ended: int
     """Boundary at which the tensor's last residency ended."""
     accepts_loss: int
-    """1 if reads are served from fast memory even if that alone saves nothing; otherwise 0."""
+    """1 if a residency may begin with a read that would save no time if no other access became fast; otherwise 0."""
 
 
 class MemoRow:
@@ -155,9 +156,9 @@ class MemoRow:
 class State(NamedTuple):
     """A partial plan.
 
-    There are S slots, as many as accesses (A), T steps, N tensors, U uses and K channels. There are also W *windows*, which are
-    short ranges of steps with lists of their residencies, of at most ``ROOM`` entries each (:mod:`.space`). They are not the
-    windows of copies.
+    In shapes, S is the number of slots, A of accesses, T of steps, N of tensors, U of uses, K of channels and W of windows. S
+    equals A, because each residency serves at least one access. *Windows* are short ranges of steps with lists of their
+    residencies, of at most ``ROOM`` entries each (:mod:`.space`). They are not the windows of copies.
     """
 
     slots: Sequence[SlotRow]
@@ -189,4 +190,5 @@ class State(NamedTuple):
     kept: Sequence[SlotRow]
     """[S] saved residencies of a tensor while another way to insert it is tried (scratch space)."""
     permits: Ints
-    """[A] permissions at each access, as bits ``ENTER`` and ``STAY``. Both are set unless a construction follows a hint."""
+    """[A] permissions at each access, as bits ``ENTER`` and ``STAY``. Both are set, except while a plan is built that has only
+    the residencies that a hint suggests."""

@@ -76,8 +76,8 @@ class Section:
 
 
 class Frame:
-    """One level of the depth-first search. It has to place the open buffers of a part of time, a range of sections; the outer
-    levels have placed the other buffers."""
+    """One level of the depth-first search. It has to place the open buffers of a *part* of time, which is a range of sections:
+    it places one of them, and inner levels place the others."""
 
     since: int
     """First section of the part."""
@@ -98,19 +98,21 @@ class Frame:
     next_candidate: int
     """Index of the candidate to try next."""
     raises: int
-    """Number of changes of places when the level was entered. Later changes are undone on the way back."""
+    """How often places of buffers had been raised when the level was entered. Later changes are undone on the way back."""
     placed: int
     """Number of placed buffers when the level was entered. Later placements are undone on the way back."""
     scan: int
-    """Section from which on to look for the next independent part after the current placement."""
+    """The current placement divides the rest into independent parts, which are searched one after the other. The next of these
+    parts begins at this section or later."""
     is_isolated: int
     """1 if the buffer that is placed on this level has no open neighbour; otherwise 0."""
 
 
 class PreparedBuffers:
-    """The buffers of one part of a problem, prepared for many searches.
+    """The buffers of a problem, or of a part of it that is packed independently, prepared for many searches.
 
-    Overlaps, which permit two live buffers to share bytes, are ignored.
+    An *overlap* permits two buffers that are live together to share bytes. The searches do not use this permission: buffers
+    that are live together never share bytes in their plans.
     """
 
     def __init__(self, data: Data):
@@ -236,7 +238,8 @@ def canonical_search(
     """
     n = len(order)
     failed_last = 0
-    # Two trails serve to undo changes: the buffers with raised places, with their old places, and the placed buffers.
+    # Two lists serve to undo changes. One has the buffers whose places were raised, together with their old places; the other
+    # has the placed buffers.
     max_raises = len(others) + 1
     raised, before, raises = room[:max_raises], room[max_raises : 2 * max_raises], 0
     stack, placed = room[2 * max_raises : 2 * max_raises + n], 0

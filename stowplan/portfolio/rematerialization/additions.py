@@ -22,8 +22,8 @@ from stowplan.portfolio.rematerialization.engine import Graph, Scratch, copy, ex
 
 Ints = NDArray[np.int64]
 
-#: Largest number of storages that are tried: those with the largest ``ratio_bound``. This number and the next two limit the
-#: time of a search.
+#: Largest number of storages that are tried: those with the largest optimistic estimate of the bytes saved for their cost
+#: (:attr:`SearchArrays.ratio_bound`). This number and the next two limit the time of a search.
 TRIED = 12
 
 #: Operators are recomputed together with their predecessors, up to this number of levels; each number is tried.
@@ -71,8 +71,8 @@ class SearchArrays(NamedTuple):
     given one, that reads or writes the storage; -1 if there is none."""
     after: Ints
     """[values] for each value, its next use from a given run on: the number of the first run, no earlier than the given one,
-    that reads it. If no run reads it but it must be kept to the end, this is the number of runs in the sequence. There is no
-    next use, which is stored as -1, if the value is neither read nor kept, or if it is written again before it is read."""
+    that reads it. If no run reads it but it must be kept to the end, this is the number of runs in the sequence. If the
+    value is neither read nor kept, or if it is written again before it is read, it has no next use, and the entry is -1."""
     recomputed: Ints
     """Operators to run again."""
     level: Ints
@@ -171,11 +171,13 @@ def _find_waiting(graph: Graph, tables: Tables, arrays: SearchArrays, runs: Ints
 def _closure(graph: Graph, tables: Tables, arrays: SearchArrays, root: int, depth: int) -> int:
     """Fill ``recomputed`` with the operators that must run again to restore a storage, in an order in which they can run.
 
-    Level 0 has the writer of the storage and the writers of those of its views that have a next use in ``after``. Each further
-    level, up to ``depth``, has the writers of the values that the level before reads; for a view, also those of its bases.
-    Three kinds of values are skipped: those in the storage to restore, those in a storage that has a next use and is therefore
-    in memory anyway, and those that no operator may write again. Returns the number of operators; 0 if there are more than
-    ``CLOSURE``, or if a writer on level 0 may run only once.
+    On level 0 are the writer of the storage itself, and the writer of each view of it that has a next use in ``after``. On each
+    further level, up to ``depth``, are the writers of the values that operators of the level before read. If such a value is a
+    view, the writers of its base, of the base's own base, and so on, are on the same level.
+
+    From level 1 on, three kinds of values are skipped: those in the storage to restore, those in a storage that has a next use
+    and is therefore in memory anyway, and those that no operator may write again. Returns the number of operators; 0 if there
+    are more than ``CLOSURE``, or if a writer on level 0 may run only once.
     """
     recomputed, level = arrays.recomputed, arrays.level
     count = 0

@@ -6,9 +6,10 @@ and from dynamic tensor rematerialization (Kirisame et al. 2021). *Checkpointing
 is the same simulation with *checkpoints*: only storages that are live between two *segments*, consecutive parts of the order,
 are kept over long times.
 
-In the simulation there is at most one copy of each storage, and storages that no operator needs any more may still be in
-memory. The peak of the plan is therefore never above that of the simulation. A *reservation* is a number of bytes of the limit
-that something outside of the graph takes between two moments of a plan. The functions raise no errors.
+In the simulation there is at most one copy of each storage. A storage may stay in memory although no operator needs it any
+more. The plan that has the same sequence does not count the bytes of such a storage, and so its peak is never above that of the
+simulation. A *reservation* is a number of bytes of the limit that something outside of the graph takes between two moments of a
+plan. The functions raise no errors.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class SimulationParameters(Parameters, frozen=True):
     parts: tuple[float, ...] = (0.75, 0.5, 0.25)
     """The size of a reservation may depend on the live bytes at an operator, which are not known before there is a plan. Each
     of these numbers from 0 to 1 gives one assumption on them: 0 stands for the fewest bytes that can be live at the operator,
-    and 1 for so many that nothing else would fit.
+    and 1 for so many that the reservation takes the whole limit.
     """
 
 
@@ -67,7 +68,7 @@ def simulate(
     """Returns a sequence whose peak is within a limit; None if the simulation fails or is stopped.
 
     The *peak* is the largest number of live bytes. If sizes of reservations have to be assumed, there is one simulation for
-    each assumption, and the cheapest sequence is the result. Its peak may then exceed the limit, if the assumption was too low.
+    each assumption, and the cheapest sequence is the result. A simulation whose assumption is too low fails.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ class Program(NamedTuple):
     slow: Floats
     """[T] latency if all uses are slow, times runs."""
     floor: Floats
-    """[T] least latency, times runs."""
+    """[T] lower bound on the latency over all choices of which uses are fast, times runs."""
     operation: Ints
     """[T] class of the step's operation."""
     in_loop: Bools
@@ -136,9 +136,9 @@ def program(problem: Problem) -> Program:
 def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floats, Floats, Floats]:
     """Computes the arrays ``slow``, ``floor``, ``alone`` and ``final`` of :class:`Program`, but for a single run of each step.
 
-    The latency of a step is an entry of its latency table, or the largest value of its *pieces*: affine functions, each with a
-    constant and one term for every use of the step, which depends on whether the use is fast. ``access`` has the access of each
-    use, and ``total`` is the number of accesses.
+    The latency of a step is an entry of its latency table or, if it has none, the largest value of its *pieces*. A piece is an
+    affine function: the sum of a constant and one term for every use of the step. Each term has two values, one if the use is
+    fast and one if it is slow. ``access`` has the access of each use, and ``total`` is the number of accesses.
     """
     steps = problem.steps
     slow, floor = np.zeros(len(steps)), np.zeros(len(steps))

@@ -48,8 +48,9 @@ class Batch(NamedTuple):
 def make_batch(
     sample: Sample, programs: Sequence[ProgramGame], config: TrainingConfig, model: Model, rng: np.random.Generator
 ) -> Batch:
-    """Observations and targets of a sample; positions that are reanalysed, a random part of them, are searched anew with
-    ``model``. Raises the ValueError of the search if the model returns a value that is not a number."""
+    """The batch for a sample: its observations and targets. A random part of the positions (``config.reanalyse_fraction``) is
+    reanalysed, that is, searched anew with ``model``. Raises the ValueError of the search if the model returns a value that is
+    not a number."""
     size, unroll = len(sample.positions), config.unroll_steps
     batch = Batch(
         observations=empty_observations(config.network.observation, size),
@@ -61,7 +62,8 @@ def make_batch(
         weights=sample.weights,
     )
     full = rng.random(size) < config.full_return_fraction
-    # Reanalysed positions are spread over the batch, so that new and kept games have equal parts of them.
+    # Reanalysed positions are drawn from the whole batch, because its order is not random: positions of the newest games come
+    # first, and then those of the *kept* games, which are demonstrations and the best games of each program.
     is_reanalysed = rng.random(size) < config.reanalyse_fraction
     observations = empty_observations(config.network.observation, (unroll + 1) * int(is_reanalysed.sum()))
     # All positions to reanalyse are searched at once; these are their legal actions, rows and steps.
@@ -106,8 +108,9 @@ def _fill(batch: Batch, row: int, sample: Sample, config: TrainingConfig, full_r
 
 
 def _imitate(batch: Batch, sample: Sample, config: TrainingConfig) -> None:
-    """Add the imitation weight of the played actions to the policy targets of kept games: demonstrations and best games, which
-    have no slot (-1) in the ring of the newest games."""
+    """Add ``config.imitation`` to the policy target of each action that was played in a kept game, so that the policy imitates
+    these games. A position of a sample is from a kept game if its slot is -1; other slots are places in the ring buffer of the
+    newest games."""
     if config.imitation == 0.0:
         return
     rows, steps = np.nonzero((sample.slots < 0)[:, None] & (batch.played >= 0))

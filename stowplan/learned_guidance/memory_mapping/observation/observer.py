@@ -5,9 +5,10 @@ of time for copies, the possible actions, and the game as a whole. ``layout.py``
 state. This file computes, once for each game, the features that no move changes. It also computes the numbers by which the
 encoder divides other features, for example the mean benefit of a move.
 
-A *visit* of a tensor is its use by one step, or all of its uses in a loop that it enters or leaves. A move decides whether the
-reads or the writes of a visit are served from fast memory; *buffer* is the paper's word for what a move decides about. The
-*benefit* of a move is the time that these uses would save in fast memory.
+A *visit* of a tensor is all of its uses by one step. If its value enters a loop from outside or is needed after the loop, all
+of its uses in the loop are one visit. A move decides whether the reads or the writes of a visit are served from fast memory;
+*buffer* is the paper's word for what a move decides about. The *benefit* of a move is the time that these uses would save in
+fast memory.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from stowplan.learned_guidance.memory_mapping.observation.layout import (
 )
 
 #: The feature SLACK of a move is the base-2 logarithm of a ratio, divided by this number and clipped to [-1, 1]. The ratio is
-#: the time in which the move's copy may run over the time that the copy takes.
+#: the supply of time in which the move's copy may run, divided by the time that the copy takes.
 _SLACK_RANGE = 8
 
 
@@ -85,8 +86,9 @@ def view_of(game: CompiledGame, config: ObservationConfig) -> View:
 def occupied(game: Game) -> list[tuple[int, int]]:
     """Return the steps ``[start, end)`` during which each move occupies fast memory if it is served from there without a copy.
 
-    An output occupies memory from its start to the end of its live range. An input occupies memory from the end of the tensor's
-    previous visit, if there is one, to the end of its own visit.
+    An output, a move for writes, occupies memory from the start of its visit to the end of its live range. An input, a move for
+    reads, occupies memory from the end of the tensor's previous visit to the end of its own visit. If there is no previous
+    visit, it begins at the start of its own one.
     """
     spans = []
     before: dict[int, int] = {}
@@ -146,8 +148,9 @@ def _describe_moves(game: CompiledGame, config: ObservationConfig, view: View) -
 def _describe_place(game: CompiledGame, contents: Sequence[tuple[int, int]], view: View) -> None:
     """Fill in the features of each move that depend on the other moves of its tensor.
 
-    They are its distances to the ends of the live range of the content and to the visits before and after it, the number of
-    later moves, and the feature SLACK, since the time available for the move's copy depends on these visits.
+    The *content* of a tensor is the value that the move reads or writes. The features are the distances of the move to the
+    start and the end of the live range of the content, its distances to the visits before and after it, the number of later
+    moves, and SLACK. SLACK belongs to them because the time available for the move's copy depends on these visits.
     """
     clock = [0, *accumulate(game.slots.supply_ps)]
     for numbers in _numbers_by(move.tensor for move in game.moves).values():
@@ -174,7 +177,7 @@ def _describe_place(game: CompiledGame, contents: Sequence[tuple[int, int]], vie
 
 
 def _first_need(moves: Sequence[Move]) -> int:
-    """Return the end of the last visit that needs the content which the tensor had before the program."""
+    """Return the end of the last visit that needs the content which the tensor had before the program; 0 if none does."""
     end = 0
     for move in moves:
         if move.is_output:
@@ -228,8 +231,8 @@ def _numbers_by(keys: Any) -> dict[int, list[int]]:
     return numbers
 
 
-# ``_near``, ``_ratio`` and ``_signed`` are the functions ``near``, ``ratio`` and ``signed`` of ``compiled.py``, which are
-# logarithms that keep features small, for arrays and in single precision.
+# ``_near``, ``_ratio`` and ``_signed`` compute the same logarithms as ``near``, ``ratio`` and ``signed`` of ``compiled.py``, by
+# which features are kept small. They also accept arrays, and their results have single precision.
 
 
 def _near(steps: Any) -> Any:
@@ -265,7 +268,7 @@ class Observer:
         return self._view.mean_benefit, self._view.density
 
     def observe(self, state: CompiledState, out: Observations, row: int) -> None:
-        """Fill one row of ``out``, an array from :func:`empty_observations` with the same configuration.
+        """Fill one row of ``out``, the arrays from :func:`empty_observations` with the same configuration.
 
         Raises
         ------

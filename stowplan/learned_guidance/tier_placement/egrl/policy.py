@@ -46,7 +46,8 @@ class Policy:
         Raises
         ------
         InputError
-            If it is not a policy file, is damaged or of another version, or its weights do not fit its sizes.
+            If it cannot be read, is not a policy file, is damaged or of another version, or has weights that do not fit the
+            network that its configuration describes.
         """
         return cls(*load_policy(path, POLICY))
 
@@ -77,6 +78,7 @@ class Policy:
         return Decoder(problem).filled(probabilities)
 
     def _graph(self, problem: Problem) -> Graph:
+        """Return the graph of a problem; raise the errors that :meth:`posterior` lists."""
         graph = graph_of(problem, self.config.features)
         if graph.tiers != self.actor.shape.tiers:
             raise InputError(

@@ -9,10 +9,12 @@ the size of the problem depends on the number of free decisions and not on the l
 step before the window writes the tensors that enter it with content that slow memory lacks. The step after the window reads the
 tensors that are resident when it ends. Residencies that extend beyond the window keep their offset.
 
-If there is one channel and stalls are allowed, the model's objective is exact, except for copies and stalls inside merged
-steps, which must not get worse. A *frozen clock* makes the model smaller: the times of boundaries are those of the given plan,
-and copies must be complete in time as if no step became faster. In both cases, only a simulation of the whole plan gives its
-objective.
+If there is one channel and stalls are allowed, the model computes the time of the program exactly, except inside merged steps.
+There it uses the times of the given plan, counted from the beginning of the merged step, and copies and stalls must not get
+worse. A *frozen clock* makes the model smaller: each boundary keeps the time that it has in the given plan, and copies must be
+complete by these times even if the new plan makes steps faster. If stalls are forbidden, these are the times that boundaries
+have if every step takes its least latency. With or without a frozen clock, the objective of a new plan is known only after a
+simulation of the whole program.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ class Neighbourhood:
     start, end
         First and last boundary of the window. They are moved outwards to the next boundaries that do not lie inside a loop.
     detail
-        Smallest number of boundaries of the time axis, if the window has that many.
+        If the time axis would have fewer boundaries than this, evenly spaced ones are added until it has about this many.
     frozen
-        Whether the clock is frozen.
+        Whether the clock is frozen. It is always frozen if stalls are forbidden or if there are several channels.
     """
 
     def __init__(
@@ -82,12 +84,13 @@ class Neighbourhood:
         for _, copy in timeline.copies[tensor]:
             if copy.start < self.start < copy.end or copy.start < self.end < copy.end:
                 return False
-            # A tensor that is evicted between two steps, exactly at a border, belongs to neither side.
+            # A copy-out between two steps, exactly at a border, belongs neither to the window nor to the part outside of it.
             if timeline.leaves_at(tensor, self.start) or timeline.leaves_at(tensor, self.end):
                 return False
         sequence = facts.sequences[tensor]
         first, last = sequence.accesses[0].step, sequence.accesses[-1].step
         if sequence.uniform:
+            # Either all uses of this tensor are fast or none, so all of them must lie within the window.
             stays = timeline.residencies[tensor]
             return self.start <= first and last < self.end and all(self.start <= r.start and r.end <= self.end for r in stays)
         return bool(self._accesses_inside(tensor)) or self._across(tensor, self.end) is not None
@@ -111,6 +114,7 @@ class Neighbourhood:
         for step in steps:
             points |= {step, step + 1}
         self.loops: list[Loop] = []
+        # Boundaries inside loops that use no free tensor; the steps of such a loop are merged.
         closed = np.zeros(problem.horizon + 1, np.bool_)
         for loop in loops_within(problem, self.start, self.end):
             place = bisect_left(steps, loop.start)
@@ -193,7 +197,8 @@ class Neighbourhood:
         return border_step(name, numbers, is_output=is_output, slow_ps=1)
 
     def _merged(self, first: int, last: int) -> Step:
-        """One step for the steps ``[first, last)`` of the program, with the time that they take in the given plan."""
+        """One step for the steps ``[first, last)`` of the program, with the time that they take in the given plan. With a
+        frozen clock it takes no time, because the times of boundaries are constants."""
         moments = self.timeline.moments
         base = 0 if self.is_frozen else moments.reached[last] - moments.left[first]
         return Step("merged", "merged", 1, (), (Piece(base, (), ()),))
@@ -209,9 +214,11 @@ class Neighbourhood:
         return restricted(step, numbers, self.timeline.fast[first : first + len(step.uses)])
 
     def _with_borders(self, cut: TensorAccesses, whole: TensorAccesses) -> TensorAccesses:
-        """The accesses of a free tensor: ``cut`` has those in the small problem, and ``whole`` those in the program. A tensor
-        that only one loop uses is not copied. If this is true of the small problem but not of the program, the tensor may be
-        copied."""
+        """The accesses of a free tensor. ``cut`` has those in the small problem, and ``whole`` those in the program.
+
+        A tensor that is used only inside one loop must not be copied. In the small problem, a tensor may seem to be of this
+        sort because its uses outside the loop are left out. It may be copied nevertheless.
+        """
         if cut.may_copy or not whole.may_copy:
             return cut
         return replace(cut, may_copy=True, residency=cut.copy)
@@ -315,8 +322,9 @@ class Neighbourhood:
         return boundaries
 
     def _may_keep(self, number: int) -> bool:
-        """Whether a tensor that enters with content that slow memory also has may profit from staying until its first
-        access."""
+        """Whether it may help to keep a tensor in fast memory from the start of the window to its first access, if it is
+        resident at the start and slow memory has the same content. It does not help if there is no access, or if the first one
+        overwrites the content and can begin a residency itself."""
         sequence = self.sequences[number]
         return len(sequence) > 0 and not sequence.is_dead(0)
 
@@ -331,8 +339,9 @@ class Neighbourhood:
         return self.problem.floor_until
 
     def _moment(self, point: int, absolute_ps: int) -> Moment:
-        """The moment at boundary ``point`` of the program, at the time ``absolute_ps``, relative to the boundaries of the
-        axis."""
+        """A moment of the given plan, as the model needs it: the last boundary of the axis up to then, and the time since the
+        program left this boundary. The moment is given as the boundary ``point`` of the program and its time ``absolute_ps``,
+        counted from the start of the program."""
         place = bisect_right(self.axis, point) - 1
         is_on_axis = self.axis[place] == point and not self.is_frozen
         return Moment(place + 1, 0 if is_on_axis else absolute_ps - self.timeline.moments.left[self.axis[place]])
@@ -366,10 +375,10 @@ class Neighbourhood:
             is_due_later = copy.end > self.end
             tail = 0
             if is_due_later and not self.is_frozen:
-                # After the end of this copy, the program needs at least the time from the boundary that waits for it to the
-                # end. If later copies use the channel, it also needs the time from the moment at which the channel is free
-                # again. That time is simulated with a channel that is busy until ``late_ps``, which is longer than the program
-                # runs.
+                # The time from the end of this copy to the end of the program is bounded from below in two ways. First, the
+                # steps after the boundary that waits for the copy still have to run. Second, copies that are queued after the
+                # window have to wait until this copy leaves the channel. For the second bound, the program after the window is
+                # simulated with a channel that becomes free at ``late_ps``, which is later than the end of the program.
                 tail = timeline.tail_ps(copy.end)
                 if has_later_copies:
                     tail = max(tail, timeline.tail_ps(self.end, late_ps) - late_ps)

@@ -1,4 +1,4 @@
-"""Variables and constraints of tiles: on which tile each group of instructions is, and the reach of links between them.
+"""Variables and constraints of tiles: on which tile each group of instructions is, and between which tiles values can go.
 
 A *group* is a set of instructions that must share a tile, *siblings* are instructions that must be on different tiles, and a
 *start* is an instruction that the hardware starts at a set time (:mod:`stowplan.models.modulo_scheduling.structure`). A *value*
@@ -151,7 +151,8 @@ class PlaceModel:
                 self.model.add_at_most_one(self.tile(number)[tile] for number in family)
 
     def _start_constraints(self) -> None:
-        """Choose one start of each set of choices, and require that all starts are on different tiles."""
+        """Choose one instruction of each set in ``structure.start_choices`` as a start, and require that all starts are on
+        different tiles. With fewer than two sets there is nothing to require."""
         choices = self.structure.start_choices
         if len(choices) < 2:
             return
@@ -170,7 +171,7 @@ class PlaceModel:
             self.model.add_at_most_one(starts[tile] for starts in self._starts.values())
 
     def value_constraint(self, edge: Precedence, source: Any, target: Any) -> None:
-        """Require that a value arrives in time and waits no longer than the largest delay.
+        """Require that a value arrives in time. If it goes over links, it may also wait no longer than the largest delay.
 
         ``source`` and ``target`` are the times at which producer and consumer are issued.
         """
@@ -248,7 +249,8 @@ class PlaceModel:
 
 
 def longest_way(structure: Structure) -> int:
-    """The largest transport time of a value in clocks, over links or the asynchronous fabric."""
+    """The largest transport time of a value in clocks, over links or over the *asynchronous fabric*, a second network between
+    tiles."""
     sent = (precedence.clocks for precedence in structure.precedences if precedence.clocks is not None)
     return max([farthest(structure.problem), *sent])
 
@@ -294,6 +296,7 @@ class LeastIIModel(PlaceModel):
         tiles = self.extract_tiles(value)
         times = {number: value(variable) for number, variable in self.time.items()}
         latency = self.problem.latencies
+        # On one tile, no two instructions may be issued in the same slot, and no two may have their results in the same slot.
         for after in (dict.fromkeys(times, 0), {number: latency[number] for number in times}):
             if len({(tiles[number], (time + after[number]) % ii) for number, time in times.items()}) < len(times):
                 return None

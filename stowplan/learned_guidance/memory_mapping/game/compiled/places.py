@@ -4,15 +4,17 @@ A state is a flat vector ``data``, which ``layout.py`` describes. Its section of
 slots has the supply that is left, and marks. Arguments named ``rows`` and ``slots`` are the indices in ``data`` at which these
 sections begin. Nothing here raises an error.
 
-Offsets: the residencies are in a linked list by their ends. New moves concern steps near the end of the placed residencies. A
-walk along the list from the residency that ends last therefore soon reaches residencies that end too early to be in the way.
+Offsets: the residencies are in a linked list by their ends. Moves are made in the order of the program, so a new move usually
+concerns steps near the latest ends. A walk along the list from the residency that ends last therefore soon reaches residencies
+that end too early to be in the way.
 
-Windows: equation 6 of the paper (Wang et al. 2023) forbids certain overlaps of copy windows; marks on the slots tell which. A
-window of one slot is in conflict with another window if the slot is strictly inside that one (mark INTERIOR). A longer window
-is in conflict if another one contains two consecutive slots of it (CROSSED), or contains a slot that is strictly inside it
-(COVERED). Any part of a window without conflicts has none either. Both searches are linear: as the far end of the window moves,
-the near end that satisfies the demand moves in the same direction, so that the first window found is the best; and if one
-window is in conflict at some place, all windows over that place are.
+Windows: two copy windows may share at most one slot, and no window may lie strictly inside another one (equation 6 of Wang et
+al. 2023). Marks on the slots describe the windows so far. Slot ``s`` is COVERED if a window contains it, CROSSED if a window
+contains ``s`` and ``s + 1``, and INTERIOR if a window contains ``s - 1``, ``s`` and ``s + 1``. A new window of one slot is in
+conflict with another window if its slot is INTERIOR. A longer one is in conflict if it contains ``s`` and ``s + 1`` for a slot
+``s`` that is CROSSED, or if a slot other than its first and last one is COVERED. If a window is in conflict, so is every window
+that contains it. A search therefore never extends a window beyond a conflict. It takes linear time: when one end of the window
+moves, the other end, up to which the supply meets the demand, moves in the same direction. The first window found is the best.
 """
 
 from __future__ import annotations
