@@ -14,6 +14,7 @@ error, except as stated.
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -51,8 +52,9 @@ class SearchParameters(Parameters, frozen=True):
     anneal: float = 0.5
     """Fraction of the steps (:meth:`MappingSearch.step`) in which annealing looks for an II below the best one, if the
     placement decides which II is possible."""
-    large: int = 100
-    """Number of instructions above which annealing comes before list scheduling."""
+    first_placements: int = 500
+    """Number of placements of the list scheduler without a schedule after which annealing looks for the first schedule, if the
+    placement decides which II is possible."""
     moves_a_placement: int = 100
     """Number of moves of the annealing that take as long as one placement of the list scheduler."""
     liking: float = 12.0
@@ -175,11 +177,12 @@ def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Cal
 def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
     """Find a first schedule, which is then in ``tally.best``; returns the name of the method, ``list`` or ``search``.
 
-    If there is none, ``tally.best`` stays None. Large loop bodies whose placement can be annealed are annealed first, because
-    list scheduling would fail at one II after the other and take long.
+    If there is none, ``tally.best`` stays None. List scheduling may fail at one II after the other, and then takes long. If the
+    placement can be annealed, it is therefore given up after a number of placements
+    (:attr:`SearchParameters.first_placements`), and annealing takes over.
     """
-    if not (tally.body.count > PARAMS.large and _can_anneal(tally)):
-        list_scheduling(tally, seed, stop)
+    limit = PARAMS.first_placements if _can_anneal(tally) else math.inf
+    if list_scheduling(tally, seed, lambda: stop() or tally.placements >= limit) or not _can_anneal(tally):
         return "list"
     run = MappingSearch(tally, seed)
     while tally.best is None and not stop():
