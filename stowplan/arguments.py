@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import numbers
 import re
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 from stowplan.errors import UsageError
@@ -39,6 +39,9 @@ _SIZE = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:e\+?[0-9]{1,2})?)\s*([a
 _UNITS = {"": 1, "B": 1} | {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGTP", 1)}
 _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGTP", 1)}
 
+#: A size that is given as text is less than this, so that it fits in 64 bits.
+_TOO_LARGE = 1 << 63
+
 
 def size(what: str, value: Any, least: int | None = None) -> int:
     """Converts a size to bytes: an int, or a text such as ``4 GiB``, ``1.5MiB``, ``1200KB`` or ``1e6``.
@@ -50,17 +53,20 @@ def size(what: str, value: Any, least: int | None = None) -> int:
     Raises
     ------
     UsageError
-        The text is not a number with one of these units, or is a fraction of bytes, such as ``1.5`` or ``1.5B``. The size is
-        less than ``least`` bytes. The value is neither a text nor a whole number.
+        The text is not a number with one of these units, or is a fraction of bytes, such as ``1.5`` or ``1.5B``, or 2^63 bytes
+        or more. The size is less than ``least`` bytes. The value is neither a text nor a whole number.
     """
     if not isinstance(value, str):
         return whole(what, value, least)
     match = _SIZE.fullmatch(value)
     scale = None if match is None else _UNITS.get(match[2].upper())
-    if match is None or scale is None or (scale == 1 and Decimal(match[1]) % 1):
+    if match is None or scale is None or (scale == 1 and Fraction(match[1]).denominator > 1):
         expected = "bytes, or a number with kB, MB, GB (powers of 1000) or KiB, MiB, GiB (of 1024)"
         raise UsageError(f"found {what.format(show(value))}, expected {expected}")
-    return whole(what, int(Decimal(match[1]) * scale), least)
+    total = int(Fraction(match[1]) * scale)
+    if total >= _TOO_LARGE:
+        raise UsageError(f"found {what.format(show(value))}, expected less than 2^63 bytes")
+    return whole(what, total, least)
 
 
 def number(what: str, value: Any, least: float, below: float = math.inf, *, or_least: bool = True) -> float:
@@ -74,7 +80,11 @@ def number(what: str, value: Any, least: float, below: float = math.inf, *, or_l
         The value is anything else; booleans and texts are refused as well.
     """
     if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        real = float(value)
+        try:
+            real = float(value)
+        except OverflowError:
+            # An int that is too large for a float.
+            real = math.inf
         if (real > least or (or_least and real == least)) and real < below:
             return real
     wanted = f"{'at least' if or_least else 'more than'} {least:g}{f' and less than {below:g}' if math.isfinite(below) else ''}"
@@ -91,5 +101,9 @@ def flag(what: str, value: Any) -> bool:
 
 def show(value: Any) -> str:
     """The ``repr`` of a value for an error message, shortened to 60 characters."""
-    shown = repr(value)
+    try:
+        shown = repr(value)
+    except ValueError:
+        # Python does not write an int of more than 4,300 decimal digits, but writes its hexadecimal digits.
+        shown = hex(value) if isinstance(value, int) else f"a {type(value).__name__} that cannot be shown"
     return shown if len(shown) <= 60 else f"{shown[:57]}..."

@@ -49,7 +49,9 @@ class Unit(msgspec.Struct, frozen=True):
         if self.pair is not None:
             first, second = self.split(value)
             return f"{self.pair.first} {first}, {self.pair.second} {second}"
-        return format_ps(value, digits) if self == PS else f"{value:,} {self.name}".rstrip()
+        if self == PS:
+            return format_ps(value, digits)
+        return counted(value, "byte") if self == BYTES else f"{value:,} {self.name}".rstrip()
 
     def write_apart(self, values: Iterable[int | None]) -> dict[int, str]:
         """Text of each value, by value; None is skipped. Values that differ are written with as many digits as are needed to

@@ -21,7 +21,7 @@ from stowplan.result import (
     describe_gain,
 )
 from stowplan.result_text import format_gap, format_ratio
-from stowplan.units import Pair, Unit, format_apart, format_ps
+from stowplan.units import BYTES, Pair, Unit, format_apart, format_ps
 
 
 def result(**changes: Any) -> Result:
@@ -255,6 +255,10 @@ def test_summary_with_objective_nothing() -> None:
 )
 def test_durations_for_people(picoseconds: int, text: str) -> None:
     assert format_ps(picoseconds) == text
+
+
+def test_one_byte_is_no_bytes() -> None:
+    assert [BYTES.write(value) for value in (0, 1, 1000)] == ["0 bytes", "1 byte", "1,000 bytes"]
 
 
 @given(st.integers(0, 10**15))

@@ -25,7 +25,7 @@ from stowplan.frontends.options import ReadOptions
 from stowplan.hardware.targets.toml_files import template_kinds
 from stowplan.result_text import format_gap
 from stowplan.tables import aligned
-from stowplan.units import BYTES, PS, Unit
+from stowplan.units import BYTES, PS, Unit, counted
 from stowplan.version import VERSION
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ def verify_command(
     from stowplan.kernel.kind import kind_of
 
     kind = kind_of(loaded)
+    unit = kind.unit_for(loaded)
     check = check_plan(kind, loaded, loaded_plan)
     proven, failure = (None, "") if bound is None else _check_bound(bound, loaded, check.objective if check.ok else None)
     if as_json:
@@ -85,8 +86,8 @@ def verify_command(
         bound_values = {} if proven is None else {"bound": proven.bound, "proof": proven.form}
         say_json(values | bound_values | ({"bound_failure": failure} if failure else {}))
     elif check.ok and check.objective is not None:
-        exact = f" ({check.objective} {kind.unit.name})" if kind.unit == PS else ""
-        say(f"valid: {kind.unit.write(check.objective)}{exact}{_of_capacity(kind.unit, loaded)}")
+        exact = f" ({check.objective} {unit.name})" if unit == PS else ""
+        say(f"valid: {unit.write(check.objective)}{exact}{_of_capacity(kind.unit, loaded)}")
     elif check.lines:
         say("\n".join(check.lines))
     if not check.ok:
@@ -95,9 +96,9 @@ def verify_command(
         raise VerificationError(f"{bound}: the bound is not proven: {failure}")
     if proven is not None and proven.bound is not None and check.objective is not None and not as_json:
         gap = (check.objective - proven.bound) / check.objective if check.objective else 0.0
-        exact = f" ({proven.bound} {kind.unit.name})" if kind.unit == PS else ""
-        shown = f"{kind.unit.write(proven.bound)}{exact}, by {proven.form}"
-        say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if kind.unit.has_ratios else ""))
+        exact = f" ({proven.bound} {unit.name})" if unit == PS else ""
+        shown = f"{unit.write(proven.bound)}{exact}, by {proven.form}"
+        say(f"proven bound: {shown}" + (f": within {format_gap(gap)} of the optimum" if unit.has_ratios else ""))
     outputs.write(loaded, loaded_plan, None, problem)
 
 
@@ -107,7 +108,7 @@ def _of_capacity(unit: Unit, problem: Any) -> str:
     if unit != BYTES or not hasattr(problem, "capacity"):
         return ""
     none = "; there was no capacity to compare it with (--capacity SIZE gives one)"
-    return none if problem.capacity is None else f", within the capacity of {problem.capacity:,} bytes"
+    return none if problem.capacity is None else f", within the capacity of {BYTES.write(problem.capacity)}"
 
 
 def _check_bound(path: Path, problem: Any, objective: int | None) -> tuple[Verdict | None, str]:
@@ -334,12 +335,12 @@ def cache_info_command(
     if as_json:
         say_json(info._asdict())
     else:
-        say(f"{info.folder}: {info.entries} results, {info.bytes:,} bytes ({info.file_bytes:,} on disk)")
+        say(f"{info.folder}: {counted(info.entries, 'result')}, {BYTES.write(info.bytes)} ({info.file_bytes:,} on disk)")
 
 
 def cache_clear_command(folder: ExistingCache = None) -> None:
     """Delete all results of a plan cache."""
-    say(f"{folder}: threw away {_open_cache(folder).clear()} results")
+    say(f"{folder}: threw away {counted(_open_cache(folder).clear(), 'result')}")
 
 
 class Setting(NamedTuple):

@@ -12,9 +12,9 @@ not have are expressed by rules of packing:
   together at some other moment as well.
 
 If a file asks for the lowest cost of reuse, its costs become the *reuse penalties* of the packing problem: the cost of two
-buffers that share bytes. If a file asks for the lowest peaks (the highest address used in each pool), its capacities are read
-and the peaks are not minimized: any plan within the capacities is accepted. Only if no pool has a capacity, the highest of the
-peaks is minimized.
+buffers that share bytes. If a file asks for low *peaks*, the highest addresses used in each pool, there are two cases. If the
+pools have capacities, the packing problem only asks whether all buffers fit: every plan within the capacities is accepted, and
+peaks are not minimized. If no pool has a capacity, the highest of the peaks is minimized.
 """
 
 from __future__ import annotations
@@ -104,7 +104,12 @@ class _Pin(_Struct):
 
 
 class _Constraints(_Struct):
-    """Rules for pairs of buffers, and buffers with fixed offsets."""
+    """Rules for pairs of buffers, and buffers with fixed offsets.
+
+    Two buffers of a *colocation* have the same pool and offset, and those of a *separation* never share bytes. Two buffers of a
+    *temporal exclusion* are never live together although their intervals overlap, for example because they belong to different
+    branches of a condition. A file with colocations or temporal exclusions is refused.
+    """
 
     colocations: list[_Pair]
     separations: list[_Pair]
@@ -204,7 +209,8 @@ def _problem(document: _Document) -> Problem:
         place = f"problem.constraints.pinned_allocations[{at}]"
         number = _number(number_of, pin.buffer, place)
         expect(pools.get(pin.pool) == pool_of[number], place, f"pool {pin.pool}", "the pool of the buffer")
-        offsets[number] = pin.offset
+        first = offsets.setdefault(number, pin.offset)
+        expect(pin.offset == first, place, f"offset {pin.offset} of buffer {pin.buffer}", f"{first}, as another one states")
         if pin.exclusive_for_all_time:
             exclusive.add(number)
     # The keys of ``apart`` are pairs of buffers that may never share bytes, and ``hard`` has the pairs that are live together.
@@ -303,7 +309,7 @@ def _pairs(rules: Iterable[Any], number_of: dict[int, int], pool_of: list[int], 
 
 def _live_together(lives: list[list[Pair]], pool_of: list[int]) -> set[Pair]:
     """The pairs of buffers of one pool that are live together at some moment."""
-    # Life spans are half-open, so that of the events at one moment, ends (0) come before starts (1).
+    # Life spans are half-open. If one ends at the moment at which another starts, its end (0) must therefore come first.
     ends = [(end, 0, number) for number, life in enumerate(lives) for _, end in life]
     events = sorted([*ends, *((start, 1, number) for number, life in enumerate(lives) for start, _ in life)])
     live: dict[int, set[int]] = defaultdict(set)

@@ -359,7 +359,8 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
     name
         Name of the option.
     given
-        A list of such strings, or a mapping from names to sizes; None for no values.
+        A list of such strings, or a mapping from names to sizes; None for no values. The sizes of a name are a number, a
+        sequence or a NumPy array of numbers, or text as on the command line, such as ``"1x3"``.
 
     Raises
     ------
@@ -369,7 +370,7 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
     if given is None:
         return ()
     if isinstance(given, Mapping):
-        given = [f"{key}={as_typed(size if isinstance(size, Sequence) else (size,))}" for key, size in given.items()]
+        given = [f"{key}={_sizes_text(sizes)}" for key, sizes in given.items()]
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise UsageError(f"found {name} {show(given)}, expected a list of NAME=SIZES")
     texts = tuple(given)
@@ -379,6 +380,14 @@ def as_texts(name: str, given: Any) -> tuple[str, ...]:
         if parsed.setdefault(key, sizes) != sizes:
             raise UsageError(f"--{name}: found {as_typed(parsed[key])} and {as_typed(sizes)} for {key!r}, expected one")
     return texts
+
+
+def _sizes_text(sizes: Any) -> str:
+    """The sizes that a mapping has for a name, as they are written on the command line. Text stays as it is."""
+    if hasattr(sizes, "tolist"):
+        # An array, or a number, of NumPy.
+        sizes = sizes.tolist()
+    return as_typed(sizes) if isinstance(sizes, Sequence) and not isinstance(sizes, str | bytes) else str(sizes)
 
 
 def as_typed(shape: Iterable[Any] | None) -> str:

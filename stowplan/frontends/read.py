@@ -187,7 +187,8 @@ def open_input(path: str | Path, options: ReadOptions) -> Opened:
     accepted = input_format.accepts(source)
     for name in options.given():
         if name not in accepted:
-            raise UsageError(f"{path} is {input_format.words(source)}: it takes {spelt_all(accepted)}, but not {spelt(name)}")
+            found = f"but not {spelt(name)}" if accepted else f"found {spelt(name)}"
+            raise UsageError(f"{path} is {input_format.words(source)}: it takes {spelt_all(accepted)}, {found}")
     return _opened(source, input_format, options)
 
 

@@ -137,7 +137,7 @@ class GraphRules:
     @cached_property
     def writer(self) -> tuple[int | None, ...]:
         """For each tensor, the number of the operator that writes it. It is None for inputs and unused tensors, and for views
-        that exist as soon as their base does."""
+        that exist as soon as the tensor ``alias_of`` does."""
         writers: list[int | None] = [None] * len(self.tensors)
         for number, op in enumerate(self.ops):
             for tensor in op.writes:
@@ -154,14 +154,15 @@ class GraphRules:
         - P writes the tensor of which Q writes a view.
         - ``precedences`` contains the pair (P, Q).
 
-        A view that no operator writes exists as soon as the tensor does whose bytes it shares. In the first two cases, P is
-        then the writer of that tensor, or of the next one along the chain of views that an operator writes.
+        A view that no operator writes exists as soon as the tensor ``alias_of`` exists. If the tensor in one of the first two
+        cases is such a view, P is the writer of its ``alias_of``. If no operator writes that tensor either, P is the writer of
+        the next tensor in the chain of views, and so on.
         """
         before: list[set[int]] = [set() for _ in self.ops]
         for number, op in enumerate(self.ops):
             for tensor in (*op.reads, *(tensor for tensor in op.writes if self.tensors[tensor].alias_of is not None)):
                 at: int | None = tensor if tensor not in op.writes else self.tensors[tensor].alias_of
-                # A view that no operator writes exists as soon as its base does, so the search goes on at its base.
+                # A view that no operator writes exists as soon as the tensor ``alias_of`` does, so the search goes on there.
                 while at is not None and self.writer[at] is None:
                     at = self.tensors[at].alias_of
                 producer = None if at is None else self.writer[at]
@@ -231,8 +232,8 @@ def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
         is_own = operand in op.reads and result in op.writes
         expect(is_own, at, pair, "a tensor that the operator reads and one that it writes")
         bases = problem.base[operand], problem.base[result]
-        is_own = other.alias_of is None and bases[0] != bases[1]
-        expect(is_own, at, f"the view {other.id} as result", "a tensor of its own")
+        expect(other.alias_of is None, at, f"the view {other.id} as result", "a tensor of its own")
+        expect(bases[0] != bases[1], at, f"the operand {one.id}, a view of the result {other.id}", "one with other bytes")
         size = problem.tensors[bases[0]].size
         expect(size == other.size, at, f"{size} and {other.size} bytes", f"the same for {pair}")
         expect(paired.isdisjoint(bases), at, f"the bytes of {one.id} or {other.id} in two pairs", "each in one")
@@ -240,8 +241,8 @@ def _check_op(problem: GraphRules, op: OpLike, place: str) -> None:
 
 
 def _check_writers(problem: GraphRules) -> None:
-    """Checks that each tensor that is used is an input or has exactly one writer, and that the base of a view that is an input
-    is an input as well."""
+    """Checks that each tensor has at most one writer, and an input none; that the base of every operand, result and output is
+    an input or has a writer; and that the base of a view that is an input is an input as well."""
     writer: dict[int, int] = {}
     inputs = set(problem.inputs)
     for number, op in enumerate(problem.ops):
@@ -256,11 +257,13 @@ def _check_writers(problem: GraphRules) -> None:
         number in inputs or number in writer or tensor.alias_of is not None for number, tensor in enumerate(problem.tensors)
     ]
     for number, op in enumerate(problem.ops):
-        for tensor in (*op.reads, *(base for base in map(problem.base.__getitem__, op.writes))):
+        for tensor in (*op.reads, *op.writes):
             if not available[tensor] or not available[problem.base[tensor]]:
                 name = problem.tensors[problem.base[tensor]].id
                 place = f"ops[{number}] ({op.id})"
-                raise InputError(f"found it reading tensor {name}, which no operator writes and is no input", place=place)
+                # A tensor with bytes of its own that an operator writes is available.
+                does = "reading" if tensor in op.reads else f"writing {problem.tensors[tensor].id}, a view of"
+                raise InputError(f"found it {does} tensor {name}, which no operator writes and is no input", place=place)
     for tensor in problem.outputs:
         if not available[problem.base[tensor]]:
             name = problem.tensors[problem.base[tensor]].id

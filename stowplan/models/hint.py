@@ -54,8 +54,9 @@ class Hint(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
     values: dict[str, tuple[float, ...]] = msgspec.field(default_factory=dict)
     """For each sort of decision, by its name: a value in [0, 1] for every decision of this sort. Some sorts may be omitted."""
     confidence: tuple[float, ...] = ()
-    """How reliable the values are: a list of numbers in [0, 1], as long as the longest list of values that the problem may
-    have; empty for full confidence. The number at an index applies to the values at this index, whatever their sort."""
+    """How reliable the values are: a number in [0, 1] for each index; empty for full confidence. Values of different sorts at
+    the same index belong to the same object of the problem, for example to one instruction of a loop body, and share the number
+    at this index. The list is as long as the longest list of values that the problem may have."""
     plan: dict[str, Any] | None = None
     """A plan of the kind, in the form of its JSON files."""
     source: str = ""
@@ -306,9 +307,9 @@ def _rounds(
 ) -> list[list[int]]:
     """The colours of the steps after each round of refinement, last round first, ``[AROUND + 1][steps]``.
 
-    A colour is a number that stands for the description of a step and of the steps around it. ``known`` has every colour that
-    was given so far, by what it stands for, and is extended. Both versions share it, so that steps with equal descriptions and
-    surroundings have the same colour in both.
+    A colour is a number that stands for the description of a step and of the steps around it. ``known`` maps each description,
+    and each combination of a step's colour with the colours around it, to its colour; new colours are added to it. Both
+    versions share it, so that steps with equal descriptions and surroundings have the same colour in both.
     """
     rounds = [[known.setdefault(one, len(known)) for one in descriptions]]
     for _ in range(AROUND):

@@ -6,7 +6,8 @@ between two decisions. The policy and the untrained network make plans in the sa
 most likely decision each time. *Samples* are games whose decisions are drawn from the network's probabilities. In *search*,
 decisions are made by a search that the network guides, such as a tree search; which search it is depends on the *agent*, the
 method that trains and uses the policy. A *value estimate* is the network's guess of the *return*, the sum of the later rewards
-of a game. A *gap* is ``(objective - optimum) / objective``.
+of a game. Positions are *equal* if they are equally many decisions from the start of their games. A *gap* is
+``(objective - optimum) / objective``.
 """
 
 from __future__ import annotations
@@ -217,7 +218,11 @@ def _rewards(summary: Summary, problems: Sequence[ProblemReport]) -> str:
 
 
 def _decisions(problems: Sequence[ProblemReport]) -> str:
-    """The table of the decisions that cost most. A decision costs the increase of the best objective that is still possible."""
+    """The table of the decisions that cost most.
+
+    Each decision of a game rules out some plans. Its cost is the best objective that is possible after the decision, less the
+    best one before it. A share is a cost as a part of the difference between the objective of the game and the optimum.
+    """
     rows = []
     for problem in problems:
         decisions = problem.decisions
@@ -235,8 +240,10 @@ def _decisions(problems: Sequence[ProblemReport]) -> str:
             rows.append((name, f"{number} of {decisions.count}", step.name, _share(step.share), cost, exact))
         if decisions.rest:
             name = "" if decisions.costly else problem.name
-            rows.append((name, "", decisions.rest_name, _share(decisions.rest), "", decisions.note))
-        if decisions.note:
+            # The note of a game without decisions is not about the search.
+            note = "" if decisions.count else decisions.note
+            rows.append((name, "", decisions.rest_name, _share(decisions.rest), "", note))
+        if decisions.note and decisions.count:
             rows.append(("", "", f"the search was {decisions.note}", "", "", ""))
     head = ("Problem:n", "Decision:r", "What:n", "Share of the difference:r", "Best objective before and after:r", "Note:o")
     return table("Decisions of the likeliest game, the most costly first", head, rows)
@@ -305,7 +312,7 @@ def gaps_plot(
 ) -> Plot | None:
     """A row for each way to plan, with a dot for each plan, a box from quartile to quartile, and the median.
 
-    Returns None if every plan is at the optimum.
+    Returns None if every plan is at the optimum, or if there is no gap to draw.
 
     Parameters
     ----------
@@ -372,7 +379,7 @@ def scatter_plot(
     )
     spoken = f"{up_title} over {across_title}, {len(every)} points"
     # If there are more problems than colours, a legend could not tell them apart.
-    return Plot(across, [Panel(up, marks, _HIGH, spoken)], legend=legend if len(series) <= len(PALETTE) else [])
+    return Plot(across, [Panel(up, marks, _HIGH, spoken)], legend=legend if len(shown) <= len(PALETTE) else [])
 
 
 def _range(values: Sequence[float]) -> tuple[float, float]:

@@ -114,7 +114,7 @@ def _summary(tuning: Tuning, comparison: Comparison) -> str:
         ("Target", tuning.target),
         ("Fast memory", format_bytes(int(target.fast_memory.capacity))),
         ("Program", f"{len(program.steps):,} steps{with_runs}, {len(program.tensors):,} tensors"),
-        ("Stopped", f"{in_words(tuning.stop_reason)}, after {tuning.seconds:.1f} s"),
+        ("Stopped", f"{tuning.stopped}, after {tuning.seconds:.1f} s"),
     ]
     about = (
         "Cycles are the compiler's own estimates over all iterations of loops. Stalls are the time that the program waits for "

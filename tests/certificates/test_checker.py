@@ -18,7 +18,7 @@ from stowplan import files
 from stowplan.certificates import checker
 from stowplan.certificates.certificate import Certificate
 from stowplan.certificates.checker import Verdict, check, check_parsed
-from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest
+from stowplan.certificates.checker.reading import MalformedError, UnprovenError, digest, parse
 from stowplan.certificates.maker import certify
 from stowplan.errors import InputError
 from tests.certificates.cases import CASES
@@ -146,6 +146,7 @@ HOSTILE = [
     b"[" * 100_000,
     b'{"format": "stowplan.certificate", "format": "stowplan.certificate"}',
     b'{"bound": NaN}',
+    b'{"bound": 1e999}',
     b'{"bound": ' + b"9" * 10_000 + b"}",
     b'{"format": "stowplan.certificate", "version": 1}',
     b'{"format": "stowplan.certificate", "version": 1, "kind": [], "problem": {}, "bound": 0, "proof": []}',
@@ -161,6 +162,12 @@ def test_hostile_files_are_refused(data: bytes) -> None:
     assert "\n" not in str(caught.value)
     with pytest.raises((MalformedError, UnprovenError)):
         check(data, files.encode(found))
+
+
+def test_numbers_that_no_float_can_hold_are_refused() -> None:
+    with pytest.raises(MalformedError, match=r"^a number: found -1e999, expected one that a float can hold$"):
+        parse(b'{"seconds": -1e999}', "problem")
+    assert parse(b'{"seconds": 1e99}', "problem") == {"seconds": 1e99}
 
 
 def test_a_problem_that_leads_in_circles_is_refused() -> None:

@@ -24,8 +24,8 @@ def test_a_second_call_is_answered_from_the_cache(cli: Cli, tmp_path: Path, monk
     assert plans[0].read_bytes() == plans[1].read_bytes()
     info = json.loads(cli("cache", "info", "--json").out)
     assert (info["folder"], info["entries"]) == (str(folder), 1)
-    assert cli("cache", "info", "--cache", folder).out.startswith(f"{folder}: 1 results, ")
-    assert cli("cache", "clear").out == f"{folder}: threw away 1 results\n"
+    assert cli("cache", "info", "--cache", folder).out.startswith(f"{folder}: 1 result, ")
+    assert cli("cache", "clear").out == f"{folder}: threw away 1 result\n"
     assert json.loads(cli("cache", "info", "--json").out)["entries"] == 0
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import stowplan
-from stowplan.arguments import size
+from stowplan.arguments import size, whole
 from stowplan.errors import UsageError
 from stowplan.frontends.options import ReadOptions
 from stowplan.frontends.read import NoTargetError, open_input
@@ -164,6 +164,19 @@ def test_sizes(text: str, expected: int) -> None:
 def test_what_is_no_size(text: str) -> None:
     with pytest.raises(UsageError, match=r"^found '.*', expected bytes, or a number with kB, MB, GB \(powers of 1000\) or KiB"):
         size("{}", text)
+
+
+@pytest.mark.parametrize("text", ["1e30", "9" * 30, "1e19", "9000 PiB", "1e28 kB"])
+def test_sizes_that_are_too_large(text: str) -> None:
+    with pytest.raises(UsageError, match=rf"^found '{text}', expected less than 2\^63 bytes$"):
+        size("{}", text)
+
+
+def test_numbers_with_thousands_of_digits_are_shown_in_hexadecimal() -> None:
+    with pytest.raises(UsageError, match=r"^found 0x[0-9a-f]{55}\.\.\., expected 1 to 2, a whole number$"):
+        whole("{}", 10**5000, 1, 2)
+    with pytest.raises(UsageError, match=r"^found a list that cannot be shown, expected a whole number$"):
+        whole("{}", [10**5000])
 
 
 def test_an_unknown_target_is_never_another(cli: Cli) -> None:

@@ -162,7 +162,7 @@ def test_a_signal_gives_the_best_so_far(fake: xla.Fake, tmp_path: Path, how: sig
     assert returned == code, err
     assert "Traceback" not in err
     assert err.splitlines()[-1] == "stowplan: interrupted"
-    assert "stopped    by cancelled" in out
+    assert "stopped    by the user, after" in out
     tuning = Tuning.load(tmp_path / "out.json")
     assert (len(tuning.trials), tuning.best, tuning.stop_reason) == (1, 0, "cancelled")
 

@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 import stowplan
+from stowplan.certificates.maker import certify
 from stowplan.errors import InputError
 from stowplan.frontends.read import read_plan
 from stowplan.hardware.simulator import simulate
@@ -18,6 +19,9 @@ from stowplan.models.memory_mapping import plan as plans
 from stowplan.models.memory_mapping.plan import Plan
 from stowplan.models.memory_mapping.problem import Problem
 from stowplan.models.memory_mapping.verify import verify
+from stowplan.models.packing import problem as packing
+from stowplan.models.packing.plan import make_plan
+from stowplan.models.packing.problem import Buffer, Penalty
 from tests.cli.conftest import ALEXNET, EXAMPLES, Cli, Outcome, Solved, error_line
 from tests.models.memory_mapping import reference
 
@@ -115,6 +119,19 @@ def test_each_violation_is_printed_once(cli: Cli, tmp_path: Path, offset: int, p
     outcome = cli("verify", buffers, plan, "--json")
     assert sorted(json.loads(outcome.out)["violations"]) == expected
     assert "overlap" not in outcome.err
+
+
+def test_reuse_penalties_are_a_cost_and_no_bytes(cli: Cli, tmp_path: Path) -> None:
+    a, b = (Buffer(id=name, lower=lower, upper=lower + 1, size=4) for lower, name in enumerate("ab"))
+    problem = packing.Problem(buffers=(a, b), capacity=4, penalties=(Penalty(first="a", second="b", cost=5),))
+    problem.save(tmp_path / "problem.json")
+    make_plan(problem, (0, 0)).save(tmp_path / "plan.json")
+    certify(problem, bound=5).save(tmp_path / "proof.json")
+    outcome = cli("verify", tmp_path / "problem.json", tmp_path / "plan.json", "--bound", tmp_path / "proof.json")
+    assert outcome.out.splitlines() == [
+        "valid: 5 cost, within the capacity of 4 bytes",
+        "proven bound: 5 cost, by crowds: within 0.00% of the optimum",
+    ]
 
 
 def in_units(problem: Problem, plan: Plan) -> tuple[Problem, Plan]:

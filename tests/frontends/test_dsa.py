@@ -110,6 +110,10 @@ def _buffer(**values: Any) -> Callable[[dict[str, Any]], object]:
         (_constraint("colocations", {"first": 4, "second": 1}), "colocations: found 1 pairs, expected none"),
         (_constraint("temporal_exclusions", {"first": 4, "second": 2}), "temporal_exclusions: found 1 pairs"),
         (_constraint("separations", {"first": 4, "second": 77}), r"separations\[2\]: found buffer 77, expected the id"),
+        (
+            _constraint("pinned_allocations", {"buffer": 7, "pool": 0, "offset": 96, "exclusive_for_all_time": False}),
+            r"pinned_allocations\[1\]: found offset 96 of buffer 7, expected 64, as another one states",
+        ),
         (_buffer(allowed_pools=[0, 3]), r"found allowed_pools \[0, 3\], expected one of the pools"),
         (_buffer(allowed_pools=[5]), "expected one of the pools"),
         (_buffer(live_intervals=[{"lower": 3, "upper": 3}]), "live_intervals that are empty"),

@@ -123,7 +123,14 @@ def test_texts_that_tell_no_size(text: Any) -> None:
 
 
 def test_texts_that_tell_sizes() -> None:
-    assert as_texts("dim", {"batch": 2}) == ("batch=2",)
+    for sizes in (12, "12", np.int64(12), np.array(12), [12], np.array([12])):
+        assert as_texts("dim", {"batch": sizes}) == as_texts("shape", {"batch": sizes}) == ("batch=12",)
+    for shape in ((1, 3), "1x3", np.array([1, 3])):
+        assert as_texts("shape", {"x": shape}) == ("x=1x3",)
+    assert as_texts("shape", {"s": ()}) == as_texts("shape", {"s": np.array([])}) == ("s=",)
+    for wrong in (b"16", np.array([1.0, 3.0]), np.array([[1, 3]])):
+        with pytest.raises(UsageError, match=r"--shape: found .x=.*, expected NAME=SIZES"):
+            as_texts("shape", {"x": wrong})
     assert parse_user_sizes(("a=b=2",), ("x=1x2", "s=")) == ({"a=b": 2}, {"x": (1, 2), "s": ()})
     with pytest.raises(UsageError, match="--dim: found 1 and 2 for 'batch', expected one"):
         as_texts("dim", ["batch=1", "batch=2"])

@@ -245,6 +245,7 @@ def test_plans_at_hand_that_are_none(solve_fakes: SolveFakes, plans_at_hand: dic
         ({"time_limit": -1.5}, "found a time limit of -1.5 s"),
         ({"deterministic": True, "work_limit": 0}, "found a work limit of 0"),
         ({"work_limit": 1.0}, "found a work limit, which is for deterministic runs"),
+        ({"time_limit": 10**400}, "found a time limit of 1000"),
         ({"time_limit": float("nan")}, "found a time limit of nan s"),
         ({"workers": 0}, "found 0 workers"),
         ({"gap": -0.1}, "found a gap of -0.1"),

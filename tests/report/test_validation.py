@@ -7,6 +7,7 @@ import re
 import msgspec
 
 from stowplan.portfolio.batch.records import Settings
+from stowplan.portfolio.validation.decisions import DecisionReport
 from stowplan.portfolio.validation.records import (
     Exact,
     Outcome,
@@ -19,7 +20,8 @@ from stowplan.portfolio.validation.records import (
     Values,
 )
 from stowplan.portfolio.validation.statistics import Spread, spread
-from stowplan.report.validation import render_validation_report
+from stowplan.report.colours import PALETTE
+from stowplan.report.validation import render_validation_report, scatter_plot
 
 NAMES = [f"{side}, {what}" for side in ("policy", "untrained") for what in ("likeliest", "each sample", "best sample")]
 HOSTILE = "<script>alert('1')</script>&\""
@@ -102,3 +104,30 @@ def test_no_gap_of_the_first_number_is_not_called_the_optimum() -> None:
     assert "At the optimum, latency too" in text
     assert not re.search("At the optimum(?!, latency too)", text)
     assert "At the optimum, " not in render_validation_report(validation())
+
+
+def test_notes_about_decisions_are_given_once() -> None:
+    found = validation()
+
+    def page(count: int, note: str) -> str:
+        decisions = DecisionReport(
+            count=count, costly=(), explained=0.0, rest=1.0, rest_name="other choices", solves=0, exact=False, note=note
+        )
+        problem = msgspec.structs.replace(found.problems[0], decisions=decisions, decisions_note="")
+        return render_validation_report(msgspec.structs.replace(found, problems=(problem,)))
+
+    without = page(0, "nothing to decide")
+    assert without.count("nothing to decide") == 1
+    assert "the search was" not in without
+    stopped = page(9, "stopped after 3 solves")
+    assert stopped.count("stopped after 3 solves") == stopped.count("the search was stopped after 3 solves") == 1
+
+
+def test_problems_without_points_need_no_colour() -> None:
+    series = [(f"problem {number}", [(0.0, 1.0), (1.0, 2.0)]) for number in range(len(PALETTE))]
+    plot = scatter_plot([*series, ("empty", [])], "estimate", "return")
+    assert plot is not None
+    assert len(plot.legend) == len(PALETTE)
+    plot = scatter_plot([*series, ("more", [(0.0, 1.0)])], "estimate", "return")
+    assert plot is not None
+    assert not plot.legend

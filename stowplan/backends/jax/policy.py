@@ -54,6 +54,9 @@ _PLAIN: dict[Kind, str] = {
 #: Arguments of jax's functions for offloading: from the memory of the device to pinned memory of the host.
 _HOST = {"offload_src": "device", "offload_dst": "pinned_host"}
 
+#: The value of MaxText that can be kept on the device or offloaded, but not recomputed.
+_MAXTEXT_KEPT = "decoder_layer_input"
+
 
 class Policy(msgspec.Struct, frozen=True):
     """A policy of ``jax.checkpoint`` for all parts of a program; ``as_it_is`` leaves the program unchanged."""
@@ -122,7 +125,14 @@ class Policy(msgspec.Struct, frozen=True):
 
         The first line selects MaxText's policy ``custom``. Then there is one line for each name of ``own_names``, the names
         that the program itself gives to values. Whether MaxText accepts these lines is not checked: it knows a fixed list of
-        names, and its value ``decoder_layer_input`` cannot be recomputed.
+        names. A comment stands in place of the line ``decoder_layer_input: remat``.
         """
         action = "offload" if self.is_offloaded else "device"
-        return ["remat_policy: custom", *(f"{name}: {action if name in self.names else 'remat'}" for name in own_names)]
+        lines = ["remat_policy: custom"]
+        for name in own_names:
+            if name == _MAXTEXT_KEPT and name not in self.names:
+                # A layer is computed again from its input, so MaxText refuses ``remat`` for it and keeps it on the device.
+                lines.append(f"# {name} is kept on the device, as MaxText cannot compute it again")
+            else:
+                lines.append(f"{name}: {action if name in self.names else 'remat'}")
+        return lines

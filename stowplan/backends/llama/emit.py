@@ -59,8 +59,9 @@ def emitted(summary: Summary, suffix: str) -> str:
     if suffix == ".ini":
         _check([("-m", summary.file), *pairs], "a preset", _NOT_IN_INI, "#, ;, line breaks and outer spaces")
         # The title of the section is the name by which requests to llama-server choose the model. It comes from the model's
-        # file, which may have any text there; a title ends at the first ``]``.
-        name = re.sub(r"[\[\]\s]+", " ", summary.model).strip() or "model"
+        # file, which may have any text there; a title ends at the first ``]``, and ``[*]`` is the section for all models.
+        name = re.sub(r"[\[\]\s]+", " ", summary.model).strip()
+        name = "model" if name in ("", "*") else name
         lines = [f"[{name}]", f"model = {summary.file}", *(f"{_KEYS[flag][1]} = {value}" for flag, value in pairs)]
         return "\n".join(lines) + "\n"
     return f'#!/bin/sh\n# {brief(summary.reason)}\nexec llama-server {text_of(["-m", summary.file, *words])} "$@"\n'

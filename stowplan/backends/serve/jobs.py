@@ -25,7 +25,7 @@ from stowplan.deadline import read_within
 from stowplan.errors import UsageError
 from stowplan.frontends import problem_file
 from stowplan.frontends.formats import Opened, Source, check_regular
-from stowplan.frontends.options import OPTIONS, ReadOptions, spelt
+from stowplan.frontends.options import OPTIONS, ReadOptions
 from stowplan.frontends.read import open_input, read_plan
 from stowplan.kernel.context import SEARCH_OPTIONS, Options
 from stowplan.kernel.kind import check, kind_of
@@ -261,7 +261,7 @@ def _opened(data: msgspec.Raw, options: ReadOptions) -> Opened:
     accepted = problem_file.FORMAT.accepts(source)
     for name in options.given():
         if name not in accepted:
-            raise UsageError(f"{_INLINE} has a problem already, which does not take {spelt(name)}")
+            raise UsageError(f"{_INLINE} has a problem already, which does not take the option {name!r}")
     return problem_file.FORMAT.open(source, options)
 
 

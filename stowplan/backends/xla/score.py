@@ -233,8 +233,9 @@ class PreviewedModule(CompiledModule):
         self._load(compiled, target, module)
 
     def _with_cycles(self, steps: tuple[ProgramStep, ...], copies: Collection[str]) -> tuple[ProgramStep, ...]:
-        # A copy for which no cycles are known or predicted gets the fixed cost as XLA's estimate. A larger estimate would give
-        # the same total, because an estimate for a copy counts at most as much as the fixed cost.
+        # A copy for which no cycles are known or predicted gets the fixed cost of a copy, in the place of XLA's estimate. Any
+        # larger number would give the same score: Score.total does not contain the estimates for copies, and
+        # _copy_cycles_by_bytes uses no more of an estimate than the fixed cost.
         new = {step.name: self._fixed_copy_cycles for step in steps if step.name.rpartition("/")[2] in copies}
         cycles = {**new, **self._known_cycles, **self._predicted}
         return tuple(msgspec.structs.replace(step, cycles=cycles.get(step.name)) for step in steps)
@@ -378,10 +379,11 @@ class Scorer:
 class CompiledCycles:
     """Computes the cycles of plans from compilations of their program.
 
-    This is done as in table 5 of "Optimizing Memory Mapping Using Deep Reinforcement Learning" (Wang et al. 2023). A step takes
-    the cycles of a compilation in which the arrays of a step with its signature are in the same memories as in the plan. If
-    there is no such compilation, its cycles are predicted (:class:`~stowplan.hardware.costs.signatures.SignatureCosts`). Waits
-    for copies do not count.
+    This is done as in table 5 of "Optimizing Memory Mapping Using Deep Reinforcement Learning" (Wang et al. 2023). The
+    compilations give a latency table: cycles for each signature and for each *pattern*, which says which arrays of a step are
+    in fast memory. Each step of the plan takes the cycles of its signature and of its pattern in the plan. If no compilation
+    has both together, the cycles are predicted (:class:`~stowplan.hardware.costs.signatures.SignatureCosts`). Waits for copies
+    do not count.
 
     Parameters
     ----------

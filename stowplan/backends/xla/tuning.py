@@ -27,6 +27,16 @@ VERSION = 1
 #: default's cycles.
 _DISAGREEMENT = 0.05
 
+#: The words of the summary for each reason why a run ended; :attr:`Tuning.stop_reason` explains the reasons.
+_STOPPED = {
+    "compiles": "as the budget of compilations was used up",
+    "time_limit": "at the time limit",
+    "cancelled": "by the user",
+    "exhausted": "as nothing was left to try",
+    "nothing_to_gain": "as there is nothing to gain",
+    "failed": "by an error",
+}
+
 #: Maximum number of characters of a refusal that the summary shows.
 _MOST_ERROR = 100
 
@@ -138,6 +148,11 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return abs(self.gain - self.gain_as_estimated) > _DISAGREEMENT
 
     @property
+    def stopped(self) -> str:
+        """Why the run ended, as words that follow *stopped*."""
+        return _STOPPED.get(self.stop_reason, self.stop_reason)
+
+    @property
     def flags(self) -> str:
         """The options as text for ``LIBTPU_INIT_ARGS``."""
         return as_flags(self.compiler_options)
@@ -179,7 +194,7 @@ class Tuning(Document, frozen=True, forbid_unknown_fields=True, kw_only=True):
             f"  default    {_cycles(self.default)}",
             f"  best       {_cycles(best)}  ({best.way}, compile {self.best + 1} of {len(self.trials)})",
             f"  copies     as XLA counts {_signed(self.gain_as_estimated)}, none counted {_signed(self.gain_without_copies)}",
-            f"  stopped    by {self.stop_reason} after {self.seconds:.1f} s ({work})",
+            f"  stopped    {self.stopped}, after {self.seconds:.1f} s ({work})",
         ]
         rows = []
         for number, trial in enumerate(self.trials):

@@ -7,8 +7,8 @@ use has an amount that its tensor earns if the use is *fast*, that is, in fast m
                            + sum over tensors of the cost of the cheapest path through its accesses
                            - price of all memory, all time of the channels and all preloads
 
-On the left is the latency of the program. The *weighted latency* of a step is its latency, times its ``weight``, the number of
-times that it runs, times the price of a picosecond of the step (:meth:`Mapping.latency_price`).
+On the left is the latency of the program. The *weighted latency* of a step is a product of three factors: its latency, its
+``weight`` (the number of times that it runs), and the price of a picosecond of the step (:meth:`Mapping.latency_price`).
 
 The rules are those of docs/reference/memory-mapping.md. Restrictions on offsets and on the order of copies are ignored, which
 can only make the bound smaller.
@@ -52,9 +52,9 @@ class Mapping:
         self.earned = [*numbers(proof, "access", -LARGEST, uses), 0]
         """Amount that each use earns if it is fast. The last entry stands for no use."""
         self.wait_price = self.denominator // problem["channels"] if self.has_stalls else NEVER
-        """Price of a picosecond of a copy that runs during a stall, which is at a boundary. A picosecond of stall costs
-        ``denominator`` and gives each channel a picosecond for copies, so that it is paid for by the copies of all channels
-        together. If stalls are forbidden, no copy can run at a boundary."""
+        """Price of a picosecond of a copy that runs during a stall. A picosecond of stall costs ``denominator``, and each
+        channel can copy for a picosecond meanwhile, so each channel pays an equal part of the cost. Stalls happen at
+        boundaries; if they are forbidden, no copy can run at a boundary."""
         self.channel_price = [min(price, self.wait_price) for price in numbers(proof, "channel", length=self.horizon)]
         """Price of a copy's time during each step."""
         # Lower bounds of the time that each step takes, in picoseconds: its latency times its weight.
@@ -114,8 +114,8 @@ class Mapping:
     def copied(self, start: int, end: int, duration: int) -> int:
         """Minimum cost of a copy between two boundaries, as if all of it ran at the moment at which time is cheapest. It is
         NEVER if there is too little time."""
-        # With ``whole_steps``, a tensor must stay in fast memory for one more step after a copy-out at a single boundary. After
-        # the end of the program there is no such step.
+        # If stalls are allowed, a copy-out may start and end at the same boundary. With ``evictions`` = ``whole_steps``, the
+        # tensor must then stay in fast memory for one more step, which does not exist at the end of the program.
         is_too_late = start == (self.horizon if self.problem["evictions"] == "whole_steps" else NOWHERE)
         if is_too_late or (self.time_until and (start >= end or self.time_until[end] - self.time_until[start] < duration)):
             return NEVER
@@ -228,7 +228,8 @@ class Path:
         """Amount that each fast access earns, and that the tensor pays for each access (:data:`ALL_OR_NONE`)."""
         is_local = not (self.facts["is_input"] or self.facts["is_output"])
         start, end = accesses[0].step, accesses[-1].step
-        # A loop that contains all accesses of a tensor does not restrict it, but then the tensor has no copies.
+        # A tensor may neither enter nor leave fast memory strictly inside a loop. The exception is a loop that contains all
+        # accesses of a tensor that is neither input nor output: there the tensor may do so, but then it has no copies at all.
         outside = tuple(loop for loop in mapping.loops if not (is_local and loop[0] <= start and end < loop[1]))
         held = tuple((each["start"], each["end"]) for each in mapping.problem.get("in_flight", ()) if each["tensor"] == tensor)
         # A tensor in use by an asynchronous operation can neither enter nor leave fast memory before the operation ends.
@@ -294,8 +295,12 @@ class Path:
         return States(states.slow, NEVER, states.clean + held - max(0, earned), states.dirty + held - earned)
 
     def _write(self, states: States, access: Access) -> States:
-        """The states after a write. A fast write, which may begin a new place in fast memory, makes the tensor dirty. A tensor
-        that is updated is read first."""
+        """The states after a write.
+
+        After a slow write, the tensor is valid only in slow memory; a fast write makes it dirty. For a fast write, the tensor
+        is in fast memory already, or enters it at this step without a copy. It cannot enter without a copy if the step also
+        reads it, because its present value is then needed.
+        """
         slow, lost, clean, dirty = states
         is_read = access.read != NO_USE
         held, earned = self._during(access)

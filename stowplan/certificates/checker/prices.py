@@ -27,8 +27,8 @@ from stowplan.certificates.checker.reading import Fields, list_field, need, numb
 #: that is quicker to compute and may be smaller than the minimum.
 MAX_COMBINATIONS = 5000
 
-#: Maximum number of nodes of a tree, and maximum of this number times the length of the longest list of its problem, such as
-#: its layers, buffers or steps. To check a tree of this size takes a few seconds.
+#: A tree may have at most MAX_NODES nodes. Its number of nodes, multiplied by one more than the length of the problem's longest
+#: list (such as its layers, buffers or steps), may be at most MAX_WORK. To check a tree of this size takes a few seconds.
 MAX_NODES, MAX_WORK = 2000, 100_000
 
 #: Cost that the splits above a leaf of the tree add for each decision that is 1, in multiples of one over the leaf's
@@ -86,7 +86,8 @@ def cheapest(start: list[int], items: list[list[list[int]]], most_sets: int = MA
 
 
 def _without_dearer(choices: list[list[int]]) -> list[list[int]]:
-    """Returns one choice if no entry of it is larger than that of any other choice; otherwise all choices."""
+    """If some choice is at most as large as each other choice in every entry, returns only this choice; otherwise returns all
+    choices."""
     best = [one for one in choices if all(all(map(int.__le__, one, other)) for other in choices)]
     return best[:1] or choices
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,8 +20,8 @@ from typing import Any, TypeVar
 
 State = TypeVar("State")
 
-#: Largest number that a certificate may contain. A proof may need a common denominator of thousands of fractions, which is
-#: smaller, and sums of numbers of this size are still computed quickly.
+#: Largest number that a certificate may contain. It leaves room for prices that are multiples of one over a large denominator,
+#: and sums of numbers of this size are still computed quickly.
 LARGEST = 2**200
 
 #: Maximum number of steps of a search, which take about a second. In each step the search looks at an operator, a pair of
@@ -58,13 +59,21 @@ def need(holds: bool, place: str, text: str) -> None:
 
 
 def parse(data: bytes, what: str) -> Fields:
-    """Parses a JSON object. Raises MalformedError for anything else, also for a repeated field and for numbers such as NaN."""
+    """Parses a JSON object. Raises MalformedError for anything else, also for a repeated field and for numbers such as NaN
+    and 1e999."""
     try:
-        document = json.loads(data.decode("utf-8"), parse_constant=int, object_pairs_hook=_without_repeats)
+        document = json.loads(data.decode("utf-8"), parse_float=_finite, parse_constant=int, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:
         raise MalformedError(f"{what}: no JSON that can be read: {str(error)[:SHOWN_ERROR]}") from None
     expect(isinstance(document, dict), what, type(document).__name__, "an object")
     return dict(document)
+
+
+def _finite(text: str) -> float:
+    """The number of a text; one that is too large for a float is an error."""
+    number = float(text)
+    expect(math.isfinite(number), "a number", text, "one that a float can hold")
+    return number
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> Fields:

@@ -42,7 +42,7 @@ PARTS = 1, 2
 #: In each round of cuts, at most this many similar rows are rounded (:func:`_rounded` says which rows are similar).
 MAX_SIMILAR = 3
 
-#: A cut is added only if the solution violates it by at least this Euclidean distance.
+#: A cut is added only if the solution violates it by more than this Euclidean distance.
 MIN_VIOLATION = 1e-4
 
 #: A row is rounded only if the solution uses at least this fraction of the memory.
@@ -343,10 +343,11 @@ def tiers(wish: Wish) -> Iterator[Proof]:
     ]
     relaxation = Relaxation(items, [memory.capacity for memory in memories], live)
     use_rows: list[tuple[int, int, int, int, int]] = []
-    """(row, layer, item, tier, factor): the price of the layer's use of the item in the tier is the sum of the duals of these
-    rows, each times its factor."""
-    # The time of a layer is the sum of its overhead and its floor, which no plan changes, and its excess, which is at least 0
-    # and depends on the tiers. The linear program has only the excess.
+    """(row, layer, item, tier, factor): the dual of the row, times the factor, is one part of the price of the layer's use of
+    the item in the tier. This price is the sum over all entries with the same layer, item and tier."""
+    # The time of a layer is the sum of its overhead, its *floor* and its *excess*. The floor is the longer of the times of its
+    # computation and of its memory traffic if each tensor is in the fastest tier that it fits into. No plan changes overhead
+    # and floor. The excess is at least 0 and depends on the tiers, so the linear program has only the excess.
     for excess in structure.excesses:
         fits = [structure.tensors[tensor].tiers for tensor, _ in excess.uses]
         if math.prod(map(len, fits)) <= MAX_CHOICES:

@@ -13,18 +13,19 @@ from stowplan.models.packing.problem import Problem
 
 
 def packing(wish: Wish) -> Iterator[Proof]:
-    """Yields proofs for packing: first one by the bytes that are live at the fullest moment, then another one.
+    """Yields proofs for packing: one by the bytes that are live at the fullest moment, and another one.
 
-    Without reuse penalties the other one is a search. It shows that no packing is lower than the claimed bound, or that none
-    exists; without a claim there is none. With reuse penalties it consists of sets of buffers of which few fit side by side.
+    Without reuse penalties the other one is a search, which comes second. It shows that no packing is lower than the claimed
+    bound, or that none exists; without a claim there is none. With reuse penalties it consists of sets of buffers of which few
+    fit side by side, and comes first: the bytes show no cost, and a run that is interrupted makes only the first proof.
     """
     problem: Problem = wish.problem
+    if problem.penalties and not wish.infeasible and wish.bound != 0 and (found := disjoint_crowds(problem)):
+        yield {"form": "crowds", "crowds": [list(crowd.buffers) for crowd, _ in found]}
     yield {"form": "load", "moment": peak_moment(problem)}
     if wish.infeasible:
         yield {"form": "search"}
-    elif problem.penalties:
-        yield {"form": "crowds", "crowds": [list(crowd.buffers) for crowd, _ in disjoint_crowds(problem)]}
-    elif wish.bound is not None:
+    elif not problem.penalties and wish.bound is not None:
         yield {"form": "search", "below": wish.bound}
 
 

@@ -134,7 +134,7 @@ class Operator:
     attributes: dict[str, Any] = field(default_factory=dict, compare=False, hash=False)
     """Parameters of the operation, such as strides. They do not count when operators are compared."""
     options: tuple[Option, ...] = ()
-    """The bank rule: all options that are allowed, the usual one first."""
+    """The bank rule: all options that are allowed, the usual one first. An operator of a valid program has at least one."""
     restricted: bool = False
     """Whether the hardware's compute unit imposes the bank rule, as for convolutions, whose channels must be spread. Otherwise
     the rule only requires that operands and outputs are spread alike."""

@@ -4,7 +4,7 @@ A rule is a tuple of *options*. An option has the spread dimension of each opera
 (:data:`~stowplan.hardware.affine.program.UNSPREAD`) for an array that is not spread. The operator reads each operand
 through a *load* (:class:`~stowplan.hardware.affine.program.Load`), which collects elements of tensors into an array. The
 dimensions of an operand are those of this array. Element ``i`` of a spread dimension is in bank ``i mod banks``. An array that
-is not spread is in one bank, from which all banks read it. See docs/reference/bank-mapping.md.
+is not spread is in one bank, and the compute units of all banks read it from there. See docs/reference/bank-mapping.md.
 
 Source: Zheng et al., "Optimizing Memory-Access Patterns for Deep Learning Accelerators" (2020, arXiv 2002.12798), section 2.2.
 Nothing here raises an error.
@@ -31,9 +31,10 @@ def matmul(
 ) -> tuple[Option, ...]:
     """Rule of a product of tensors: both inputs are spread along a contracted dimension, the output along a free one.
 
-    Free dimensions are those that are neither contracted nor batch dimensions. Options with a free dimension of the right
-    operand, which usually has the weights, come first. If no dimension is contracted, the inputs are not spread; if none is
-    free, the output is not spread.
+    Free dimensions are those that are neither contracted nor batch dimensions. The dimensions of the output are the batch
+    dimensions, the free dimensions of the left operand and those of the right operand, in this order. For each contracted pair,
+    the first options spread the output along a free dimension of the right operand, which usually has the weights. If no
+    dimension is contracted, the inputs are not spread; if none is free, the output is not spread.
 
     Parameters
     ----------

@@ -63,9 +63,9 @@ def verify(problem: Problem, plan: Plan) -> Verification:
     Returns
     -------
     Verification
-        All violations found, and the latency in ps, which is None if the plan has the wrong number of tiers or names an unknown
-        tier. Overlaps are left out once :data:`~stowplan.models.overlaps.MOST_OVERLAPS` violations of rules about offsets are
-        listed.
+        All violations found, and the latency in ps. The latency is None if ``weight_tiers`` or ``output_tiers`` of the plan do
+        not have one entry for each layer or name an unknown tier. Overlaps are left out once
+        :data:`~stowplan.models.overlaps.MOST_OVERLAPS` violations of rules about offsets are listed.
     """
     violations = verification.of_problem(problem, plan)
     count = len(problem.layers)

@@ -149,8 +149,9 @@ def propagate(problem: Problem) -> list[int]:
     """The options of the paper's propagation to a fixed point.
 
     Operators whose layouts the compute unit restricts take their first allowed option. Layouts are propagated from there along
-    the data, in both directions, until every operator has an option (:func:`propagate_once`). Then options are revised until
-    none changes. A revision must reduce the bytes of copies between conflicting layouts, so the revisions end.
+    the data, in both directions, until every operator has an option (:func:`propagate_once`). Then the options of the other
+    operators are revised until none changes. A revision reduces the bytes of copies between conflicting layouts, or replaces an
+    option that is not allowed (:meth:`Choice.allowed`). The number of revisions is limited (:attr:`ChoiceParameters.sweeps`).
     """
     choice = Choice(problem)
     free = [number for number, operator in enumerate(problem.operators) if not operator.restricted]
@@ -251,7 +252,7 @@ def _revise(
 ) -> list[int]:
     """Starting from the options ``start``, give each of the ``free`` operators its cheapest option, until none changes.
 
-    ``cost`` returns the cost of a tensor under ``choice``, and the function overwrites the options of ``choice``. An option
+    The options of ``choice`` are overwritten, and ``cost`` returns the cost of a tensor under its present options. An option
     changes only if the total cost falls, or if the operator's present option is not allowed. An operator is revised at most
     :attr:`ChoiceParameters.sweeps` times on average. ``should_stop`` is asked at every 64th revision.
     """
@@ -313,8 +314,8 @@ def _sizes(problem: Problem, options: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def by_density(problem: Problem, options: Sequence[int], preferred: Sequence[float] | None = None) -> list[bool]:
-    """Returns for each tensor whether it stays on chip. Tensors are taken in descending order of what they save, as long as
-    they fit.
+    """Returns for each tensor whether it stays on chip. Tensors are taken in descending order of what they save, and one that
+    does not fit is skipped.
 
     The order is by the weighted bytes (:func:`cost_of`) that a tensor saves, divided by its bytes and by the length of its
     life. Tensors that are never used, or that would save nothing, stay in main memory. ``preferred``, if it is given, has a

@@ -67,8 +67,9 @@ class CopyRow:
     length: int
     """Duration (ps)."""
     begin: int
-    """When the copy begins in the last replay, counted from the moment at which the step after the boundary of its queue begins
-    (ps). It is negative if the copy begins before that moment because the same boundary also waits for it."""
+    """When the copy begins in the last replay (ps). Time 0 is the moment at which the program leaves the boundary where the
+    copy is queued, and the step after it begins. The number is negative if the copy begins earlier, while the program waits at
+    this boundary for a copy that is both queued and due there."""
     end: int
     """When the copy ends in the last replay, counted in the same way (ps)."""
 
@@ -135,7 +136,8 @@ class Draft:
     ended: int
     """Boundary at which the tensor's last residency ended."""
     accepts_loss: int
-    """1 if a residency may begin with a read that would save no time if no other access became fast; otherwise 0."""
+    """1 if a residency may begin with any read; 0 if only with a read that would save time even if no other access became
+    fast."""
 
 
 class MemoRow:

@@ -11,6 +11,7 @@ the machine, such as plans and bounds that other candidates find in the meantime
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from stowplan import work_rates
@@ -31,6 +32,9 @@ class SearchParameters(Parameters, frozen=True):
     patience: int = 20_000
     """Number of placements without an improvement, divided by the number of instructions, after which the search ends. In a
     deterministic run, the work limit ends it instead."""
+    hint_placements: int = 5_000
+    """Number of placements of the list scheduler without a schedule after which the exact models start without one. It takes
+    some hundredths of a second."""
 
 
 PARAMS = parameters(SearchParameters, __name__)
@@ -181,18 +185,24 @@ def milp(problem: Problem, context: Context) -> None:
 
 def _hint(problem: Problem, context: Context) -> Plan | None:
     """A schedule from which the exact models start: that of list scheduling, or else the best plan so far; None if there is
-    neither."""
-    # List scheduling ends as soon as another candidate has a plan.
-    plan = list_plan(problem, context.seed(), lambda: context.closed() or context.incumbent()[0] is not None)
-    return plan or context.incumbent()[0]
+    neither.
+
+    List scheduling ends as soon as another candidate has a plan, and after :attr:`SearchParameters.hint_placements`.
+    """
+
+    def stop() -> bool:
+        return context.closed() or context.incumbent()[0] is not None
+
+    return list_plan(problem, context.seed(), stop, PARAMS.hint_placements) or context.incumbent()[0]
 
 
-def list_plan(problem: Problem, seed: int, should_stop: Callable[[], bool]) -> Plan | None:
-    """The plan of list scheduling; None if it finds none before ``should_stop`` returns True, or cannot work on the problem."""
+def list_plan(problem: Problem, seed: int, should_stop: Callable[[], bool], placements: float = math.inf) -> Plan | None:
+    """The plan of list scheduling; None if it finds none before ``should_stop`` returns True or after so many placements, or
+    cannot work on the problem."""
     if find_obstacle(problem) is not None or not problem.instructions:
         return None
     if problem.rules.pass_through and not _direct_links_suffice(problem):
         return None
     tally = Tally(Body(problem))
-    list_scheduling(tally, seed, should_stop)
+    list_scheduling(tally, seed, lambda: should_stop() or tally.placements >= placements)
     return tally.best

@@ -221,8 +221,9 @@ def canonical_search(
 
     - An open buffer whose place is below the offset of the last placement was passed over: it can only go on top of a neighbour
       that is still open.
-    - If some open buffer fits below the place of a candidate, the candidate is not tried, because the open buffer would have to
-      be placed first.
+    - If some open buffer without a fixed offset fits entirely below the place of a candidate, the candidate is not tried. No
+      buffer that is placed later starts lower than the candidate. The open buffer could therefore be moved down in the finished
+      plan, which would not be canonical.
     - In each section, all open buffers together must fit above the lowest place that any of them can still get.
     - A placement without open neighbours does not constrain the rest. If the rest fails, no other candidate is tried instead.
     - After a placement, parts of time that no open buffer connects are searched independently. If one of them has no plan, the

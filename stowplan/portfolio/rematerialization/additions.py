@@ -22,8 +22,8 @@ from stowplan.portfolio.rematerialization.engine import Graph, Scratch, copy, ex
 
 Ints = NDArray[np.int64]
 
-#: Largest number of storages that are tried: those with the largest optimistic estimate of the bytes saved for their cost
-#: (:attr:`SearchArrays.ratio_bound`). This number and the next two limit the time of a search.
+#: Largest number of storages that are tried. Those with the largest :attr:`SearchArrays.ratio_bound` are tried, an optimistic
+#: estimate of the ratio of bytes saved to cost. This number and the next two limit the time of a search.
 TRIED = 12
 
 #: Operators are recomputed together with their predecessors, up to this number of levels; each number is tried.
@@ -175,9 +175,11 @@ def _closure(graph: Graph, tables: Tables, arrays: SearchArrays, root: int, dept
     further level, up to ``depth``, are the writers of the values that operators of the level before read. If such a value is a
     view, the writers of its base, of the base's own base, and so on, are on the same level.
 
-    From level 1 on, three kinds of values are skipped: those in the storage to restore, those in a storage that has a next use
-    and is therefore in memory anyway, and those that no operator may write again. Returns the number of operators; 0 if there
-    are more than ``CLOSURE``, or if a writer on level 0 may run only once.
+    ``after`` has the next uses from the run before which these operators are inserted. From level 1 on, three kinds of values
+    are skipped: those in the storage to restore, those that no operator may write again, and those in a storage with a next use
+    in ``after``. In the given sequence, such a storage is in memory at that run anyway.
+
+    Returns the number of operators; 0 if there are more than ``CLOSURE``, or if a writer on level 0 may run only once.
     """
     recomputed, level = arrays.recomputed, arrays.level
     count = 0

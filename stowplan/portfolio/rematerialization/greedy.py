@@ -28,9 +28,9 @@ class SimulationParameters(Parameters, frozen=True):
     """Parameters of the simulation."""
 
     parts: tuple[float, ...] = (0.75, 0.5, 0.25)
-    """The size of a reservation may depend on the live bytes at an operator, which are not known before there is a plan. Each
-    of these numbers from 0 to 1 gives one assumption on them: 0 stands for the fewest bytes that can be live at the operator,
-    and 1 for so many that the reservation takes the whole limit.
+    """Assumptions on the live bytes at an operator on which the size of a reservation depends. These bytes are not known before
+    there is a plan. Each assumption is a number from 0 to 1: 0 stands for the fewest bytes that can be live at the operator, 1
+    for the most with which the reservation still fits into the limit, and a number between them for a point between the two.
     """
 
 
@@ -42,7 +42,8 @@ class Policy:
     """An eviction policy: evict the storage with the largest score first.
 
     The score is ``size ** bytes * distance ** time / (1 + c) ** cost``, where the size is that of the storage in bytes, the
-    distance is the number of operators of the order up to its next use, and c is the cost of recomputing it.
+    distance is the number of operators of the order up to its next use, and c is the cost of recomputing it. This is the total
+    cost of the operators that would have to run again, including those that recompute other evicted storages which it needs.
     """
 
     bytes: float = 1.0
@@ -53,7 +54,7 @@ class Policy:
     """Exponent of 1 plus the cost of recomputing. The larger it is, the longer expensive storages are kept."""
     checkpoints: Collection[int] | None = None
     """The only storages that are kept over a distance longer than ``reach``, even if there is space for others; None if all
-    storages may be kept over any distance."""
+    storages may be kept over any distance. Storages that are still needed and cannot be recomputed are kept as well."""
     reach: int = 0
     """Distance, in operators of the order, over which storages that are no checkpoints are kept at most."""
 

@@ -167,4 +167,10 @@ def test_plans_over_own_names_are_lines_of_maxtext(names: tuple[str, ...]) -> No
     lines = Policy("planned_own_names", names).maxtext(("a", "b"))
     assert lines == ["remat_policy: custom", f"a: {'device' if names else 'remat'}", "b: remat"]
     assert Policy("offload_names", ("b",)).maxtext(("a", "b"))[1:] == ["a: remat", "b: offload"]
+    kept = "decoder_layer_input"
+    assert Policy("names", ("a",)).maxtext((kept, "a"))[1:] == [
+        "# decoder_layer_input is kept on the device, as MaxText cannot compute it again",
+        "a: device",
+    ]
+    assert Policy("offload_names", (kept,)).maxtext((kept,))[1:] == ["decoder_layer_input: offload"]
     assert fitting.Policy("names", ("a",)).is_same(Policy("planned_own_names", ("a",)))

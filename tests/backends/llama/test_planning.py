@@ -158,6 +158,8 @@ def test_paths_that_a_shell_or_a_preset_would_change(tmp_path: Path) -> None:
     assert shlex.split(script.splitlines()[2])[:4] == ["exec", "llama-server", "-m", odd]
     assert len(script.splitlines()) == 3
     assert emitted(named, ".ini").startswith(f"[my odd name]\nmodel = {odd}\nctx-size = 512\n")
+    # The section [*] is for all models.
+    assert emitted(msgspec.structs.replace(summary, model="[*]"), ".ini").startswith("[model]\n")
     for file in ("a#b.gguf", "a;b.gguf", "a\nb.gguf", "a.gguf "):
         with pytest.raises(UsageError, match=r"of -m, expected one without #, ;, line breaks and outer spaces"):
             emitted(msgspec.structs.replace(summary, file=file), ".ini")

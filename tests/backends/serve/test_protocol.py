@@ -158,7 +158,7 @@ def test_a_bad_line_gets_one_error_and_ends_nothing(start: Start, line: bytes, c
         ({"keep": 5}, "usage", "found keep 5, expected a list of texts"),
         ({"dim": {"a": None}}, "usage", "a=None"),
         ({"baseline": "nobody"}, "usage", "nobody"),
-        ({"target": "se"}, "usage", "does not take --target"),
+        ({"target": "se"}, "usage", "the request has a problem already, which does not take the option 'target'"),
     ],
 )
 def test_a_bad_option_gets_one_error(start: Start, options: dict[str, Any], code: str, part: str) -> None:

@@ -274,6 +274,14 @@ def test_the_summary(fake: Fake) -> None:
     assert len(text[8]) < 130
     assert text[-1] == "  note       the disk is full"
     assert tuning.summary().splitlines()[0] == "toy on tpu-v4: nothing was compiled but XLA's default"
+    for reason, words in (
+        ("compiles", "as the budget of compilations was used up"),
+        ("exhausted", "as nothing was left to try"),
+        ("time_limit", "at the time limit"),
+        ("a later one", "a later one"),
+    ):
+        line = msgspec.structs.replace(tuning, stop_reason=reason, seconds=2.0).summary().splitlines()[4]
+        assert line.startswith(f"  stopped    {words}, after 2.0 s (")
 
 
 @pytest.mark.parametrize(("wait", "is_tried"), [(2000, True), (4, False)])

@@ -30,6 +30,17 @@ GOOD: dict[str, Any] = {
         ({"precedences": ((0, 1), (1, 0))}, "cycle"),
         ({"ops": (Op(id="a", writes=(1,)), Op(id="b", writes=(1, 2)))}, "tensor t1 written twice, first by a"),
         ({"ops": (Op(id="a", reads=(1,), writes=(2,)),)}, "reading tensor t1, which no operator writes and is no input"),
+        (
+            {"tensors": (*TENSORS[:2], Tensor(id="t2", size=4, alias_of=1)), "ops": (Op(id="a", reads=(0,), writes=(2,)),)},
+            "found it writing t2, a view of tensor t1, which no operator writes and is no input",
+        ),
+        (
+            {
+                "tensors": (TENSORS[0], Tensor(id="t1", size=4, alias_of=2), TENSORS[2]),
+                "ops": (Op(id="a", reads=(1,), writes=(2,), in_place=((1, 2),)),),
+            },
+            "found the operand t1, a view of the result t2, expected one with other bytes",
+        ),
         ({"ops": (Op(id="a", writes=(0, 2)),)}, "the input t0 written"),
         ({"ops": (Op(id="a", reads=(0,), writes=(1,)), Op(id="a", reads=(1,), writes=(2,)))}, "the id 'a' twice"),
         ({"ops": (Op(id="a", reads=(7,), writes=(2,)),)}, "found tensor 7, expected 0 to 2"),

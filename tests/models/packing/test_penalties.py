@@ -124,6 +124,8 @@ def test_bounds_and_their_certificates_hold() -> None:
         assert expected is None or bound <= expected, seed
         found = certify(problem, bound=bound)
         assert (found.bound, found.proof["form"]) == (bound, "crowds")
+        # A run that is interrupted makes one proof only.
+        assert certify(problem, bound=bound, should_stop=lambda: True) == found
         certified += 1
         crowd = found.proof["crowds"][0]
         for wrong in ([crowd, crowd], [[*crowd, crowd[0]]], [[*crowd, 99]], [list(range(len(problem.buffers)))], [["a"]]):

@@ -10,12 +10,15 @@ import msgspec
 import numpy as np
 import pytest
 
+from benchmarks.lib.modulo_scheduling.kernels import fft
+from stowplan.frontends.dfg import lower
+from stowplan.hardware.se import load_machine
 from stowplan.hardware.se.machines import grid, streaming_engine
-from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem, Variable
+from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem, Rules, Variable
 from stowplan.models.modulo_scheduling.verify import verify
 from stowplan.portfolio.modulo_scheduling.annealing import Annealing, State, cost, moves
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body, at_ii, build
-from stowplan.portfolio.modulo_scheduling.search import MappingSearch, Tally, list_scheduling
+from stowplan.portfolio.modulo_scheduling.search import PARAMS, MappingSearch, Tally, begin, list_scheduling
 
 
 def woven(size: int, seed: int, *, carried: int = 0) -> Problem:
@@ -198,3 +201,17 @@ def test_the_same_seed_gives_the_same_placement() -> None:
     body = Body(woven(60, 1))
     found = [Annealing(body, 5).place(body.least_ii + 1, 60_000, lambda: False, lambda count: None) for _ in range(2)]
     assert found[0] == found[1]
+
+
+def test_list_scheduling_gives_way_to_annealing() -> None:
+    """On a butterfly network, list scheduling fails at one II after the other; annealing then finds the first schedule."""
+    problem = lower(fft(16), load_machine("se"), rules=Rules(), inputs="variables")
+    tally = Tally(Body(problem))
+    assert begin(tally, 0, lambda: False) == "search"
+    assert tally.placements < 2 * PARAMS.first_placements
+    assert tally.best is not None
+    assert verify(problem, tally.best).ok
+    # Without annealing, list scheduling goes on.
+    alone = Tally(Body(problem), anneal=False)
+    assert begin(alone, 0, lambda: alone.placements > 4 * PARAMS.first_placements) == "list"
+    assert alone.placements > 4 * PARAMS.first_placements

@@ -165,6 +165,7 @@ def test_page(run: Run, tmp_path: Path) -> None:
     assert "0 → 2 of 2" in section(page, "Tensors that moved")
     assert "+64 KiB" in section(page, "Tensors that moved")
     assert "cross-program prefetch" in section(page, "Notes")
+    assert "as the budget of compilations was used up, after " in page
     # Nothing is loaded from anywhere.
     assert not re.search(r"https?://|\bsrc=|<link", page)
 

@@ -79,7 +79,8 @@ class Program(NamedTuple):
     glued: Bools
     """[A] whether the tensor must be in the same memory at this access and at its next one."""
     dead: Bools
-    """[A] whether staying until the next access gains nothing, because there is none or it overwrites the tensor."""
+    """[A] whether staying until the next access gains nothing. This is so if there is no next access, or if it overwrites the
+    tensor and a residency may begin with it, but never if the accesses are glued."""
 
 
 def program(problem: Problem) -> Program:
@@ -136,9 +137,10 @@ def program(problem: Problem) -> Program:
 def _latencies(problem: Problem, access: Ints, total: int) -> tuple[Floats, Floats, Floats, Floats]:
     """Computes the arrays ``slow``, ``floor``, ``alone`` and ``final`` of :class:`Program`, but for a single run of each step.
 
-    The latency of a step is an entry of its latency table or, if it has none, the largest value of its *pieces*. A piece is an
-    affine function: the sum of a constant and one term for every use of the step. Each term has two values, one if the use is
-    fast and one if it is slow. ``access`` has the access of each use, and ``total`` is the number of accesses.
+    A step has either a latency table or *pieces*. The table has the latency for each set of uses that may be fast: bit i of the
+    index of an entry is 1 if use i of the table is fast. Without a table, the latency is the largest value of the pieces. A
+    piece is an affine function: the sum of a constant and one term for every use of the step. Each term has two values, one if
+    the use is fast and one if it is slow. ``access`` has the access of each use, and ``total`` is the number of accesses.
     """
     steps = problem.steps
     slow, floor = np.zeros(len(steps)), np.zeros(len(steps))

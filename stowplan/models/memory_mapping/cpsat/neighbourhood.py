@@ -10,10 +10,14 @@ step before the window writes the tensors that enter it with content that slow m
 tensors that are resident when it ends. Residencies that extend beyond the window keep their offset.
 
 If there is one channel and stalls are allowed, the model computes the time of the program exactly, except inside merged steps.
-There it uses the times of the given plan, counted from the beginning of the merged step, and copies and stalls must not get
-worse. A *frozen clock* makes the model smaller: each boundary keeps the time that it has in the given plan, and copies must be
-complete by these times even if the new plan makes steps faster. If stalls are forbidden, these are the times that boundaries
-have if every step takes its least latency. With or without a frozen clock, the objective of a new plan is known only after a
+A merged step takes as long as in the given plan, including stalls. Copies of other tensors are queued inside it when they are
+in the given plan, and a copy that is due inside it must be complete by the time at which the program leaves that boundary in
+the given plan, so that no stall becomes longer. These times are counted from the beginning of the merged step.
+
+A *frozen clock* makes the model smaller: each boundary keeps the time that it has in the given plan, and copies must be
+complete by these times even if the new plan makes steps faster. If stalls are forbidden, the clock is always frozen, and the
+time of a boundary is the sum of the least latencies of the steps before it, as the rules of the problem require copies to be
+complete even if all steps are that fast. With or without a frozen clock, the objective of a new plan is known only after a
 simulation of the whole program.
 """
 
@@ -84,7 +88,8 @@ class Neighbourhood:
         for _, copy in timeline.copies[tensor]:
             if copy.start < self.start < copy.end or copy.start < self.end < copy.end:
                 return False
-            # A copy-out between two steps, exactly at a border, belongs neither to the window nor to the part outside of it.
+            # A copy-out that is queued at a border of the window and must be complete at the same boundary, before the next
+            # step begins, belongs neither to the window nor to the part outside of it.
             if timeline.leaves_at(tensor, self.start) or timeline.leaves_at(tensor, self.end):
                 return False
         sequence = facts.sequences[tensor]
@@ -339,16 +344,24 @@ class Neighbourhood:
         return self.problem.floor_until
 
     def _moment(self, point: int, absolute_ps: int) -> Moment:
-        """A moment of the given plan, as the model needs it: the last boundary of the axis up to then, and the time since the
-        program left this boundary. The moment is given as the boundary ``point`` of the program and its time ``absolute_ps``,
-        counted from the start of the program."""
+        """A moment of the given plan relative to the time axis: the last boundary of the axis that is not after ``point``, and
+        the time from the program's departure from that boundary to the moment.
+
+        The moment is given as ``point``, a boundary of the program, and ``absolute_ps``, its time counted from the start of the
+        program. If ``point`` is on the axis and the clock is not frozen, the second number is 0: the model has the time of that
+        boundary as a variable.
+        """
         place = bisect_right(self.axis, point) - 1
         is_on_axis = self.axis[place] == point and not self.is_frozen
         return Moment(place + 1, 0 if is_on_axis else absolute_ps - self.timeline.moments.left[self.axis[place]])
 
     def _waits(self, before: Collection[int], zero: int) -> dict[int, int]:
-        """For each boundary at which the program waits for copies that were queued before the window, the time until which it
-        waits. ``before`` has the positions of these copies in the queue, and times count from ``zero``."""
+        """The waits of the program for copies that were queued before the window: for a boundary of the small problem, the time
+        before which the program must not leave it. If the program waits inside a merged step, the entry is that of the boundary
+        before the merged step, and the time is earlier by the time from there to the wait.
+
+        ``before`` has the positions of these copies in the queue, and times count from ``zero``.
+        """
         timeline, waits = self.timeline, dict[int, int]()
         for place in before:
             due = timeline.plan.copies[place].end

@@ -2,8 +2,9 @@
 
 A *group* is a set of instructions that must share a tile, *siblings* are instructions that must be on different tiles, and a
 *start* is an instruction that the hardware starts at a set time (:mod:`stowplan.models.modulo_scheduling.structure`). A *value*
-(also *edge*) goes from the instruction that produces it to one that consumes it. Its *distance* is the number of iterations in
-between, and its *delay* is the time that it waits for its consumer. Nothing here raises an error for a valid problem.
+(also *edge*) goes from the instruction that produces it to one that consumes it, over links between tiles or over the
+*asynchronous fabric*, a second network between tiles. Its *distance* is the number of iterations in between, and its *delay* is
+the time that it waits for its consumer. Nothing here raises an error for a valid problem.
 
 :class:`LeastIIModel` minimizes the initiation interval (II) with only these constraints and those of recurrences, which are
 cycles of values over several iterations. It leaves out slots (clocks modulo the II).
@@ -41,7 +42,8 @@ class Relax:
     reach: bool = False
     """Whether values may go between tiles that no links connect."""
     recurrences: bool = False
-    """Whether values may arrive too late."""
+    """Whether values may arrive after their consumers are issued. If only instructions on recurrences have times in the model,
+    this concerns the values within recurrences, since all other values have no constraint of this kind."""
 
 
 #: No constraints are left out.
@@ -130,7 +132,8 @@ class PlaceModel:
                 self.model.add(sum(words[group] * self.on[group][tile] for group in range(len(members))) <= capacity)
 
     def _reach_constraints(self) -> None:
-        """Require that links connect the tiles of producer and consumer: the tile of one restricts the tiles of the other."""
+        """Require that links connect the tiles of producer and consumer of each value that goes over links: the tile of one
+        restricts the tiles of the other."""
         group = self.structure.group
         tiles = range(self.problem.machine.tiles)
         into = [[one for one in tiles if self.hops[one][two] is not None] for two in tiles]
@@ -171,7 +174,8 @@ class PlaceModel:
             self.model.add_at_most_one(starts[tile] for starts in self._starts.values())
 
     def value_constraint(self, edge: Precedence, source: Any, target: Any) -> None:
-        """Require that a value arrives in time. If it goes over links, it may also wait no longer than the largest delay.
+        """Require that a value arrives in time. Unless it goes over the asynchronous fabric, it may also wait no longer than
+        the largest delay.
 
         ``source`` and ``target`` are the times at which producer and consumer are issued.
         """
@@ -249,8 +253,7 @@ class PlaceModel:
 
 
 def longest_way(structure: Structure) -> int:
-    """The largest transport time of a value in clocks, over links or over the *asynchronous fabric*, a second network between
-    tiles."""
+    """The largest transport time of a value in clocks, over links or over the asynchronous fabric."""
     sent = (precedence.clocks for precedence in structure.precedences if precedence.clocks is not None)
     return max([farthest(structure.problem), *sent])
 
@@ -258,8 +261,8 @@ def longest_way(structure: Structure) -> int:
 class LeastIIModel(PlaceModel):
     """A model that minimizes the II subject to the constraints of tiles and recurrences; slots are left out.
 
-    Its optimum is a lower bound on the II of every plan. It is the least II if no two instructions on recurrences need the same
-    slot.
+    Its optimum is a lower bound on the II of every plan. If :meth:`extract` can build a valid plan from an optimal solution,
+    the optimum is the least II.
     """
 
     def __init__(self, structure: Structure, least: int, most: int):

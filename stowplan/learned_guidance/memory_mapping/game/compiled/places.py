@@ -1,8 +1,9 @@
 """Finds free space in a compiled state: offsets in fast memory, and copy windows on the channel.
 
-A state is a flat vector ``data``, which ``layout.py`` describes. Its section of *rows* has the residencies, and its section of
-slots has the supply that is left, and marks. Arguments named ``rows`` and ``slots`` are the indices in ``data`` at which these
-sections begin. Nothing here raises an error.
+A state is a flat vector ``data``, which ``layout.py`` describes. Its section of *rows* has the residencies. The time of the
+copy channel is divided into *slots*, each of which is a step, or an outermost loop in which no copy may begin or end. The
+section of slots in ``data`` has, for each of them, the supply that is left, and marks. Arguments named ``rows`` and ``slots``
+are the indices in ``data`` at which these sections begin. Nothing here raises an error.
 
 Offsets: the residencies are in a linked list by their ends. Moves are made in the order of the program, so a new move usually
 concerns steps near the latest ends. A walk along the list from the residency that ends last therefore soon reaches residencies
@@ -13,8 +14,11 @@ al. 2023). Marks on the slots describe the windows so far. Slot ``s`` is COVERED
 contains ``s`` and ``s + 1``, and INTERIOR if a window contains ``s - 1``, ``s`` and ``s + 1``. A new window of one slot is in
 conflict with another window if its slot is INTERIOR. A longer one is in conflict if it contains ``s`` and ``s + 1`` for a slot
 ``s`` that is CROSSED, or if a slot other than its first and last one is COVERED. If a window is in conflict, so is every window
-that contains it. A search therefore never extends a window beyond a conflict. It takes linear time: when one end of the window
-moves, the other end, up to which the supply meets the demand, moves in the same direction. The first window found is the best.
+that contains it. A search therefore never extends a window beyond a conflict. It fixes one end of the window (the latest
+possible end for a copy-in, the earliest possible start for a copy-out) and extends the other side until the supply meets the
+demand, or until a conflict. After a conflict, it moves the fixed end just so far that the conflict is avoided, and begins again
+from there. It visits no slot more than twice, so it takes linear time. The first window found is the best, because moving the
+fixed end cannot bring the other end any closer to where the search began.
 """
 
 from __future__ import annotations
@@ -134,7 +138,7 @@ def latest_window(data: Ints, slots: int, demand: int, first: int, last: int, st
             supply = data[cell + layout.SUPPLY_PS]
             while supply < demand:
                 if start == first:
-                    # A window that ends earlier has no more supply.
+                    # A window that ends earlier is part of this one, so its supply is not larger.
                     return -1, -1
                 next_end = start
                 if data[cell - layout.SLOT + layout.MARKS] & layout.CROSSED:
@@ -189,7 +193,7 @@ def earliest_window(data: Ints, slots: int, demand: int, first: int, last: int, 
 @njit_once
 def book(data: Ints, slots: int, demand: int, first: int, last: int, from_end: bool) -> None:
     """Use the supply of a window for a copy that takes ``demand`` ps: from its last slot backwards (copy-in, ``from_end``), or
-    from its first one on (copy-out)."""
+    from its first one on (copy-out). Then set the marks of the window on its slots."""
     for index in range(last - first):
         cell = slots + layout.SLOT * (last - 1 - index if from_end else first + index)
         amount = min(data[cell + layout.SUPPLY_PS], demand)
@@ -201,7 +205,7 @@ def book(data: Ints, slots: int, demand: int, first: int, last: int, from_end: b
 
 @njit_once
 def unmark(data: Ints, slots: int, first: int, last: int) -> None:
-    """Remove the marks of a window."""
+    """Remove the marks of a window. The caller restores the supply of its slots."""
     for slot in range(first, last):
         data[slots + layout.SLOT * slot + layout.MARKS] -= _marks(slot, first, last)
 
