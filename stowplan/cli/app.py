@@ -121,8 +121,8 @@ _GROUPS = {
         {"plan": "llm", "calibrate": "llm"},
     ),
     "library": (
-        "Show, check or extend the library of instances.\n\nAn instance is a problem with a name that never changes, on "
-        "which planners can be compared. A table in the library states the best known objective of each instance, the best "
+        "Show, check or extend the library of benchmark instances.\n\nAn instance is a problem with a name that never changes, "
+        "on which planners can be compared. A table in the library states the best known objective of each instance, the best "
         "known bound, and who found them. The library is the folder 'instances' of the repository; it is not part of the "
         "installed package.",
         dict.fromkeys(("list", "show", "check", "add"), "library"),

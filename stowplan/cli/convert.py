@@ -100,9 +100,10 @@ def export_command(
         option(
             "--time-limit",
             "SECONDS",
-            "Time limit of a search for the constraints on copies between fast and slow memory that the MILP gets: those "
-            "that an optimum of its linear relaxation would violate otherwise. The search takes place only with --set "
-            "windows=linear, which is the default; 'stowplan settings' describes the other values of windows.",
+            "Time limit of the search for constraints on the total time of copies between fast and slow memory. The search "
+            "repeatedly solves the linear relaxation of the MILP, and adds constraints of this kind that the solution "
+            "violates. It takes place only with --set windows=linear, which is the default; 'stowplan settings' describes "
+            "the other values of windows.",
         ),
     ] = Options().time_limit,
     quiet: Quiet = False,

@@ -72,9 +72,10 @@ def frontier_command(
         option(
             "--host-limits",
             "SIZES",
-            "Limits on the number of bytes in the memory of the host, separated by commas, for example 4GB,16GB. Each of "
-            "them is combined with each of --limits. INPUT must be a problem file that describes this second memory in its "
-            "field 'host' (docs/reference/rematerialization.md). The default is the limit that this field states.",
+            "Limits on the number of bytes that a plan may keep in the memory of the host, separated by commas, for example "
+            "4GB,16GB. Results that are copied there and back need not be computed again. Each of these limits is combined "
+            "with each of --limits. INPUT must be a problem file that describes this second memory in its field 'host' "
+            "(docs/reference/rematerialization.md). The default is the limit that this field states.",
         ),
     ] = None,
     output: Annotated[

@@ -195,7 +195,7 @@ def library_add_command(
     ] = False,
     folder: Folder = None,
 ) -> None:
-    """Verify a plan or certificate, and add it if it is better.
+    """Verify a plan or a proof of a bound; add it if it is better.
 
     A certificate is a proof of a bound. The library has a table with a row for each instance. The command prints the row that
     the instance would have with this plan or certificate, and says whether it is better than what the library has. It changes

@@ -51,9 +51,9 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         _program(
             "NAME",
             "How the time of an instruction is modelled. roofline computes it from the speeds of the target. table takes "
-            "it from two compilations of the same program by XLA, and signatures from any number of compilations of any "
-            "programs; both need --set cycles=FILE (docs/reference/costs.md). The default is the model that suits the "
-            "files of 'cycles'; without such files, it is the model that the target names, usually roofline.",
+            "it from two compilations of the same program by XLA. signatures takes it from any number of compilations of "
+            "any programs. The last two need --set cycles=FILE (docs/reference/costs.md). The default is the model that "
+            "suits the files of 'cycles'; without such files, it is the model that the target names, usually roofline.",
         ),
     ] = None
     stalls: Annotated[
@@ -93,8 +93,10 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _network(
             "NAME",
-            "Data type of floating-point tensors. For tier placement, it is int8 (the default) or fp16. For bank mapping, "
-            "it is int8, fp16 or bf16; by default, each tensor keeps the type that it has in the model.",
+            "Data type of floating-point tensors. For tier placement, which chooses a level of the memory hierarchy for "
+            "each tensor, it is int8 (the default) or fp16. For bank mapping, which chooses the dimension along which each "
+            "tensor is spread over memory banks, it is int8, fp16 or bf16; by default, each tensor keeps the type that it "
+            "has in the model.",
         ),
     ] = None
     granularity: Annotated[
@@ -220,7 +222,8 @@ class ReadOptions(SharedOptions, frozen=True, kw_only=True):
         str | Path | None,
         _loop_body(
             "FILE",
-            "TOML file that states the meaning, the latency, the class and the possible tiles of operations "
+            "TOML file that describes operations: what they compute, their latency, and the tiles that can execute them. "
+            "Latency and tiles may also be stated for a whole class of operations, such as loads and stores "
             "(docs/reference/loop-bodies.md).",
         ),
     ] = None

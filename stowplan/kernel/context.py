@@ -69,8 +69,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
             "NAME",
             "Never return a plan that is worse than this baseline. NAME is the name of a simple heuristic "
             "(docs/reference/command-line.md lists these for each kind of problem), the name that --plan gives to an "
-            "existing plan, or prod. prod stands for XLA's own plan if --plan gives it, and otherwise for the default "
-            "heuristic. Without the option, the result is only compared with the baselines.",
+            "existing plan, or prod. prod stands for XLA's own plan if --plan gives it, and otherwise for the first of these "
+            "heuristics. Without the option, the result is only compared with the baselines.",
         ),
     ] = None
     gap: Annotated[

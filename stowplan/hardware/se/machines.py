@@ -146,8 +146,8 @@ machine_names = _FILES.names
 
 #: Descriptions of the machines of the mapper Morpher.
 _FOREIGN = {
-    "adres-4x4": "mesh of processing elements (tiles) like that of the CGRA ADRES, as the mapper Morpher models it: a value "
-    "crosses one tile per clock; loads and stores are in the first column",
+    "adres-4x4": "mesh of processing elements (tiles) like that of ADRES, a coarse-grained reconfigurable array (CGRA), as the "
+    "mapper Morpher models it: a value crosses one tile per clock; loads and stores are in the first column",
     "hycube-4x4": "the CGRA HyCUBE, as the mapper Morpher models it: a value crosses up to four tiles per clock; "
     "loads and stores are in the first column",
 }
@@ -171,7 +171,7 @@ def describe_machine(name: str) -> str:
     if name.startswith("satmapit"):
         return "torus, as the mapper SAT-MapIt models it: a tile reads only the last result of each neighbour"
     across = ", also across the edges of the array" if name.startswith("torus") else ""
-    return f"each tile has links to its four neighbours{across}"
+    return f"each tile has links to the tiles above, below, left and right of it{across}"
 
 
 def load_machine(name_or_path: str | Path) -> Machine:
