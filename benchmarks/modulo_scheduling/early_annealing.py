@@ -62,9 +62,9 @@ def run(graph: Dfg, seed: int, seconds: float) -> Outcome:
     result = stowplan.solve(problem, time_limit=seconds, seed=seed, gap=INTERVAL_GAP)
     if result.objective is None:
         return Outcome(None, seconds)
-    ii = decode_objective(result.objective)[0]
-    plans = (entry for entry in result.history if entry.objective is not None)
-    return Outcome(ii, next(entry.seconds for entry in plans if decode_objective(entry.objective)[0] == ii))
+    plans = [(decode_objective(entry.objective)[0], entry.seconds) for entry in result.history if entry.objective is not None]
+    best = min(ii for ii, _ in plans)
+    return Outcome(best, next(after for ii, after in plans if ii == best))
 
 
 def child(folders: list[str], seconds: float) -> None:

@@ -35,8 +35,11 @@ def results(graph: Dfg, inputs: Sequence[float]) -> list[float]:
             if operand.instruction is not None:
                 read.add(operand.instruction)
                 operands.append(values[operand.instruction])
+            elif operand.variable is not None:
+                operands.append(streams[operand.variable])
             else:
-                operands.append(streams[operand.variable] if operand.variable is not None else operand.constant)
+                assert operand.constant is not None
+                operands.append(operand.constant)
         values[each.id] = OPERATIONS[each.op](*operands)
     return [value for name, value in values.items() if name not in read]
 
