@@ -39,9 +39,6 @@ _SIZE = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?(?:e\+?[0-9]{1,2})?)\s*([a
 _UNITS = {"": 1, "B": 1} | {f"{prefix}B": 1000**power for power, prefix in enumerate("KMGTP", 1)}
 _UNITS |= {f"{prefix}IB": 1024**power for power, prefix in enumerate("KMGTP", 1)}
 
-#: A size that is given as text is less than this, so that it fits in 64 bits.
-_TOO_LARGE = 1 << 63
-
 
 def size(what: str, value: Any, least: int | None = None) -> int:
     """Converts a size to bytes: an int, or a text such as ``4 GiB``, ``1.5MiB``, ``1200KB`` or ``1e6``.
@@ -53,8 +50,8 @@ def size(what: str, value: Any, least: int | None = None) -> int:
     Raises
     ------
     UsageError
-        The text is not a number with one of these units, or is a fraction of bytes, such as ``1.5`` or ``1.5B``, or 2^63 bytes
-        or more. The size is less than ``least`` bytes. The value is neither a text nor a whole number.
+        The text is not a number with one of these units, or is a fraction of bytes, such as ``1.5`` or ``1.5B``. The size is
+        less than ``least`` bytes. The value is neither a text nor a whole number.
     """
     if not isinstance(value, str):
         return whole(what, value, least)
@@ -63,10 +60,7 @@ def size(what: str, value: Any, least: int | None = None) -> int:
     if match is None or scale is None or (scale == 1 and Fraction(match[1]).denominator > 1):
         expected = "bytes, or a number with kB, MB, GB (powers of 1000) or KiB, MiB, GiB (of 1024)"
         raise UsageError(f"found {what.format(show(value))}, expected {expected}")
-    total = int(Fraction(match[1]) * scale)
-    if total >= _TOO_LARGE:
-        raise UsageError(f"found {what.format(show(value))}, expected less than 2^63 bytes")
-    return whole(what, total, least)
+    return whole(what, int(Fraction(match[1]) * scale), least)
 
 
 def number(what: str, value: Any, least: float, below: float = math.inf, *, or_least: bool = True) -> float:

@@ -166,10 +166,17 @@ def test_what_is_no_size(text: str) -> None:
         size("{}", text)
 
 
-@pytest.mark.parametrize("text", ["1e30", "9" * 30, "1e19", "9000 PiB", "1e28 kB"])
-def test_sizes_that_are_too_large(text: str) -> None:
-    with pytest.raises(UsageError, match=rf"^found '{text}', expected less than 2\^63 bytes$"):
-        size("{}", text)
+@pytest.mark.parametrize(
+    ("text", "bytes_"), [("1e30", 10**30), ("9" * 30, 10**30 - 1), ("1e28 kB", 10**31), ("1.5 PiB", 3 << 49)]
+)
+def test_large_sizes_are_exact(text: str, bytes_: int) -> None:
+    assert size("{}", text) == bytes_
+
+
+def test_a_capacity_that_is_too_large(cli: Cli) -> None:
+    """The problem, not the text, says how large a size may be."""
+    line = error_line(cli("solve", EXAMPLES / "buffers.csv", "--capacity", "1e30"))
+    assert "capacity: found 1000000000000000000000000000000, expected 0 to " in line
 
 
 def test_numbers_with_thousands_of_digits_are_shown_in_hexadecimal() -> None:
