@@ -98,8 +98,9 @@ def search(problem: Problem, context: Context) -> None:
     tally = prepare(problem, context, "list")
     if tally is None:
         return
-    report(context, tally, begin(tally, context.seed(), context.closed))
-    if tally.best is None:
+    is_given_up = begin(tally, context.seed(), context.closed)
+    report(context, tally, "list")
+    if tally.best is None and not is_given_up:
         context.no_plan("list")
     hints_read = _follow(tally, context, 0)
     tally.on_better = lambda plan: context.plan(plan, "search")

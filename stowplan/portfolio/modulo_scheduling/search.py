@@ -174,20 +174,15 @@ def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Cal
     return done and tally.best is not None
 
 
-def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> str:
-    """Find a first schedule, which is then in ``tally.best``; returns the name of the method, ``list`` or ``search``.
+def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
+    """Look for a first schedule by list scheduling, which is then in ``tally.best``; returns whether it was given up early.
 
-    If there is none, ``tally.best`` stays None. List scheduling may fail at one II after the other, and then takes long. If the
-    placement can be annealed, it is therefore given up after a number of placements
-    (:attr:`SearchParameters.first_placements`), and annealing takes over.
+    List scheduling may fail at one II after the other, and then takes long. If the placement can be annealed, it is therefore
+    given up after a number of placements (:attr:`SearchParameters.first_placements`); :meth:`MappingSearch.step` goes on.
     """
     limit = PARAMS.first_placements if _can_anneal(tally) else math.inf
-    if list_scheduling(tally, seed, lambda: stop() or tally.placements >= limit) or not _can_anneal(tally):
-        return "list"
-    run = MappingSearch(tally, seed)
-    while tally.best is None and not stop():
-        run.step(tally.body.least_ii, stop)
-    return "search"
+    list_scheduling(tally, seed, lambda: stop() or tally.placements >= limit)
+    return tally.best is None and tally.placements >= limit
 
 
 def _can_anneal(tally: Tally) -> bool:
