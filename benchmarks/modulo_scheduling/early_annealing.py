@@ -17,18 +17,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 import stowplan
 from benchmarks.lib.modulo_scheduling import networks
+from benchmarks.lib.parameter_files import environment
 from benchmarks.lib.tables import table, write_into
 from benchmarks.modulo_scheduling.runs import INTERVAL_GAP, graph_of
 from stowplan.frontends.dfg import Dfg, lower
@@ -87,15 +87,17 @@ def compared(folders: list[str], seeds: int, seconds: float) -> dict[str, dict[s
         "--time-limit",
         str(seconds),
     ]
-    with tempfile.TemporaryDirectory() as folder:
-        children = {}
-        for number, (variant, parameters) in enumerate(VARIANTS.items()):
-            path = Path(folder, f"{number}.toml")
-            path.write_text(parameters, encoding="utf-8")
-            environment = {**os.environ, "STOWPLAN_PARAMETERS": str(path)}
-            children[variant] = subprocess.Popen(
-                command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    with ExitStack() as stack:
+        children = {
+            variant: subprocess.Popen(
+                command,
+                env=stack.enter_context(environment(parameters)),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
+            for variant, parameters in VARIANTS.items()
+        }
         for index, (family, graph) in enumerate(graphs(folders)):
             for variant, process in children.items():
                 assert process.stdin is not None

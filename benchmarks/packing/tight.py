@@ -17,11 +17,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Iterator
@@ -33,6 +31,7 @@ import numpy as np
 
 import stowplan
 from benchmarks.instances.families import packing_cut
+from benchmarks.lib.parameter_files import environment
 from benchmarks.lib.tables import table, write_into
 from benchmarks.packing.instances import make
 from stowplan.models.packing.bounds import load_bound
@@ -126,15 +125,12 @@ def compared(arguments: argparse.Namespace) -> dict[tuple[str, str], list[Outcom
     found = defaultdict(list)
     command = [sys.executable, "-m", "benchmarks.packing.tight", "--child", "--seeds", str(arguments.seeds)]
     command += ["--seconds", str(arguments.seconds), *map(str, arguments.files)]
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "without.toml")
-        path.write_text(WITHOUT, encoding="utf-8")
-        for variant, parameters in (("with", ""), ("without", str(path))):
-            environment = {**os.environ, **({"STOWPLAN_PARAMETERS": parameters} if parameters else {})}
-            output = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True).stdout
-            for line in output.splitlines():
-                family, *row = json.loads(line)
-                found[family, variant].append(Outcome(*row))
+    for variant, parameters in (("with", ""), ("without", WITHOUT)):
+        with environment(parameters) as variables:
+            output = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, text=True).stdout
+        for line in output.splitlines():
+            family, *row = json.loads(line)
+            found[family, variant].append(Outcome(*row))
     return found
 
 

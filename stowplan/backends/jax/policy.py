@@ -125,7 +125,8 @@ class Policy(msgspec.Struct, frozen=True):
 
         The first line selects MaxText's policy ``custom``. Then there is one line for each name of ``own_names``, the names
         that the program itself gives to values. Whether MaxText accepts these lines is not checked: it knows a fixed list of
-        names. A comment stands in place of the line ``decoder_layer_input: remat``.
+        names. MaxText cannot compute ``decoder_layer_input`` again, which is the input of a layer. If the policy does not save
+        this value, its line is a comment that says so.
         """
         action = "offload" if self.is_offloaded else "device"
         lines = ["remat_policy: custom"]

@@ -197,13 +197,13 @@ def _hint(problem: Problem, context: Context) -> Plan | None:
     return list_plan(problem, context.seed(), stop, PARAMS.hint_placements) or context.incumbent()[0]
 
 
-def list_plan(problem: Problem, seed: int, should_stop: Callable[[], bool], placements: float = math.inf) -> Plan | None:
-    """The plan of list scheduling; None if it finds none before ``should_stop`` returns True or after so many placements, or
+def list_plan(problem: Problem, seed: int, should_stop: Callable[[], bool], limit: float = math.inf) -> Plan | None:
+    """The plan of list scheduling; None if it finds none before ``should_stop`` returns True or within ``limit`` placements, or
     cannot work on the problem."""
     if find_obstacle(problem) is not None or not problem.instructions:
         return None
     if problem.rules.pass_through and not _direct_links_suffice(problem):
         return None
     tally = Tally(Body(problem))
-    list_scheduling(tally, seed, lambda: should_stop() or tally.placements >= placements)
+    list_scheduling(tally, seed, should_stop, limit)
     return tally.best

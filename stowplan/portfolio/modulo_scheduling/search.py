@@ -140,16 +140,17 @@ def _fixed_times(body: Body, ii: int, times: list[int]) -> list[int]:
     return [time - first.get(body.structure.component[number], time) // ii * ii for number, time in enumerate(times)]
 
 
-def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
+def list_scheduling(tally: Tally, seed: int, stop: Callable[[], bool], limit: float = math.inf) -> bool:
     """Find a schedule by trying IIs upwards from the least one; returns whether one was found.
 
-    Apart from ``stop``, the result depends on the seed alone.
+    Once the tally has ``limit`` placements, no further attempt begins. Apart from ``stop``, the result depends on the seed and
+    the limit alone.
     """
     body = tally.body
     for ii in body.iis:
         for attempt in range(PARAMS.tries):
             chance = random.Random(f"{seed} {ii} {attempt}")
-            if stop():
+            if stop() or tally.placements >= limit:
                 return False
             if _attempt(tally, ii, chance, PARAMS.first_ratio, stop, noise=0.1 * attempt):
                 return True
@@ -181,7 +182,7 @@ def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
     given up after a number of placements (:attr:`SearchParameters.first_placements`); :meth:`MappingSearch.step` goes on.
     """
     limit = PARAMS.first_placements if _can_anneal(tally) else math.inf
-    list_scheduling(tally, seed, lambda: stop() or tally.placements >= limit)
+    list_scheduling(tally, seed, stop, limit)
     return tally.best is None and tally.placements >= limit
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -12,16 +11,8 @@ import pytest
 from benchmarks.lib.modulo_scheduling import networks
 from stowplan.frontends.dfg import Dfg, lower
 from stowplan.hardware.se import load_machine
+from stowplan.hardware.se.reference import compute
 from stowplan.models.modulo_scheduling.problem import Rules
-
-OPERATIONS: dict[str, Callable[..., float]] = {
-    "copy": lambda value: value,
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "min": min,
-    "max": max,
-}
 
 
 def results(graph: Dfg, inputs: Sequence[float]) -> list[float]:
@@ -40,7 +31,7 @@ def results(graph: Dfg, inputs: Sequence[float]) -> list[float]:
             else:
                 assert operand.constant is not None
                 operands.append(operand.constant)
-        values[each.id] = OPERATIONS[each.op](*operands)
+        values[each.id] = float(compute(each.op, [np.array([operand]) for operand in operands], 1)[0].real)
     return [value for name, value in values.items() if name not in read]
 
 
