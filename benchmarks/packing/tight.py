@@ -2,15 +2,15 @@
 
 The instances are the files of minimalloc that are named, rectangles that are cut into buffers (their optimum is the load),
 and made-up problems. Each of the searches ``valleys``, ``canonical`` and ``beam`` (:mod:`stowplan.portfolio.packing`) has
-``--seconds`` seconds of the processor for each instance and seed. The control ``valleys, at random`` is the search over
-valleys with buffers tried in random orders. Prints, for each family and search, how many runs reached the load and the
-median of the seconds that they took, and the median of how far they stay above the load; runs that do not reach it count with
-all their seconds. ``--write PAGE`` puts the table
-between the markers ``tight`` of a page.
+``--seconds`` seconds of the processor for each instance and seed; ``merged`` is a search for merged buffers
+(:mod:`stowplan.portfolio.packing.merging`). The control ``valleys, at random`` is the search over valleys with buffers tried in
+random orders. Prints, for each family and search, how many runs reached the load and the median of the seconds that they took,
+and the median of how far they stay above the load; runs that do not reach it count with all their seconds. ``--write PAGE``
+puts the table between the markers ``tight`` of a page.
 
-With ``--runs``, whole runs of ``solve`` are compared instead, with the search over valleys and without it; ``--seconds`` is
-then their time limit. The table has the same cells, with seconds since the call, and is put between the markers
-``tight-runs``.
+With ``--runs``, whole runs of ``solve`` are compared instead: with merged buffers and the search over valleys, without merged
+buffers, and without both. ``--seconds`` is then their time limit. The table has the same cells, with seconds since the call,
+and is put between the markers ``tight-runs``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from benchmarks.lib.tables import table, write_into
 from benchmarks.packing.instances import make
 from stowplan.models.packing.bounds import load_bound
 from stowplan.models.packing.problem import Buffer, Problem
-from stowplan.portfolio.packing import arrays, beam, canonical, valleys
+from stowplan.portfolio.packing import arrays, beam, canonical, merging, valleys
 from stowplan.portfolio.packing.orders import Floats
 
 
@@ -60,6 +60,9 @@ SEARCHES: dict[str, type[canonical.Part]] = {
     "canonical": canonical.Part,
     "beam": beam.Part,
 }
+
+#: The searches that are also run for merged buffers (:mod:`stowplan.portfolio.packing.merging`).
+MERGED = {f"{name}, merged": name for name in ("valleys", "beam")}
 
 
 def made_up(kind: str, count: int, seed: int) -> Problem:
@@ -99,7 +102,9 @@ def run(problem: Problem, search: str, seed: int, seconds: float) -> Outcome:
     """Run one search by itself, in seconds of the processor; a last step may take longer than the limit, and does not count."""
     data = arrays.build(problem)
     began = time.process_time()
-    tree = canonical.start(data, None, seed, part_type=SEARCHES[search])
+    if search in MERGED:
+        data = merging.merge(data).data
+    tree = canonical.start(data, None, seed, part_type=SEARCHES[MERGED.get(search, search)])
     load = tree.bound
     tree.run(lambda: None, lambda: time.process_time() - began > seconds or tree.height == load)
     took, height = time.process_time() - began, tree.height or 0
@@ -116,16 +121,20 @@ def solved(problem: Problem, seed: int, seconds: float) -> Outcome:
     return Outcome(bool(at_load), at_load[0] if at_load else seconds, height / load - 1)
 
 
-#: Values of the parameters with which runs leave the search over valleys out.
-WITHOUT = "[packing.candidates]\nfirst_valley_work = 0\nvalley_work = 0\n"
+#: Values of parameters: those of the package, without merged buffers, and without the search over valleys either.
+VARIANTS = {
+    "as it is": "",
+    "without merging": "[packing.candidates]\nmost_merged = 0\n",
+    "without both": "[packing.candidates]\nmost_merged = 0\nfirst_valley_work = 0\nvalley_work = 0\n",
+}
 
 
 def compared(arguments: argparse.Namespace) -> dict[tuple[str, str], list[Outcome]]:
-    """Runs with and without the search over valleys, each variant in processes of its own."""
+    """Runs of the :data:`VARIANTS`, each in processes of its own."""
     found = defaultdict(list)
     command = [sys.executable, "-m", "benchmarks.packing.tight", "--child", "--seeds", str(arguments.seeds)]
     command += ["--seconds", str(arguments.seconds), *map(str, arguments.files)]
-    for variant, parameters in (("with", ""), ("without", WITHOUT)):
+    for variant, parameters in VARIANTS.items():
         with environment(parameters) as variables:
             output = subprocess.run(command, env=variables, check=True, stdout=subprocess.PIPE, text=True).stdout
         for line in output.splitlines():
@@ -140,7 +149,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="Processor seconds of each run (default: 10).")
     parser.add_argument("--seeds", type=int, default=5, help="Number of seeds (default: 5).")
     parser.add_argument("--write", type=Path, help="Put the table between the markers of this page.")
-    parser.add_argument("--runs", action="store_true", help="Compare whole runs with the search over valleys and without it.")
+    parser.add_argument("--runs", action="store_true", help="Compare whole runs with and without these searches.")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     found: dict[tuple[str, str], list[Outcome]] = defaultdict(list)
@@ -153,10 +162,10 @@ def main() -> None:
         found = compared(arguments)
     else:
         for family, problem in instances(arguments.files):
-            for search in SEARCHES:
+            for search in (*SEARCHES, *MERGED):
                 for seed in range(arguments.seeds):
                     found[family, search].append(run(problem, search, seed, arguments.seconds))
-    searches = ("with", "without") if arguments.runs else tuple(SEARCHES)
+    searches = tuple(VARIANTS) if arguments.runs else (*SEARCHES, *MERGED)
     rows = []
     for family in dict.fromkeys(family for family, _ in found):
         cells = [family, str(len(found[family, searches[0]]))]

@@ -184,9 +184,9 @@ def player_of(method: str) -> Any:
 def _warm_up() -> None:
     """Load what runs would otherwise be charged for."""
     import stowplan.learned_guidance.modulo_scheduling.ppo.trainer  # noqa: F401
-    from stowplan.portfolio.modulo_scheduling.annealing import Annealing
+    from stowplan.portfolio.modulo_scheduling.tempering import Tempering
 
-    Annealing(Body(lower(kernels.distance())), 0).place(2, 1, lambda: False, lambda moves: None)
+    Tempering(Body(lower(kernels.distance())), 2, (0,)).search(1, lambda: False, lambda moves: None)
 
 
 def play(method: str, problem: Problem, seed: int, setting: Setting) -> tuple[int, Progress]:

@@ -20,7 +20,7 @@ def spend(
     *,
     seed: int = 0,
     player: Player | None = None,
-    anneal: bool = True,
+    tempering: bool = True,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Tally:
     """What a heuristic finds in a number of evaluations, for comparisons of equal work.
@@ -34,8 +34,8 @@ def spend(
     evaluations
         Work at least, as every heuristic counts it: the last schedule or generation may end a little after.
         :meth:`~stowplan.portfolio.modulo_scheduling.search.Tally.within` says what was found before.
-    anneal
-        Whether ``search`` anneals places.
+    tempering
+        Whether ``search`` uses parallel tempering.
     should_stop
         Ends it sooner, as by a time limit.
 
@@ -44,7 +44,7 @@ def spend(
     UsageError
         Another name.
     """
-    tally = Tally(Body(problem), anneal=anneal)
+    tally = Tally(Body(problem), tempering=tempering)
 
     def stop() -> bool:
         return tally.evaluations >= evaluations or should_stop()

@@ -50,13 +50,14 @@ def sizes(data: Data) -> Floats:
 def densities(data: Data, by: int) -> Floats:
     """[N] the benefit density of each tensor: an estimate of the time that it can save (ps), divided by a cost.
 
-    ``by`` chooses the cost. With 0 it is the bytes of the tensor, with 1 its bytes times its lifetime (ps), with 2 the number
-    1, and with 3 its bytes times the square root of its lifetime. The lifetime is that of :func:`measure`.
+    ``by`` chooses the cost. With 0 it is the square root of the tensor's bytes times its lifetime (ps), with 1 its bytes times
+    its lifetime, with 2 the number 1, and with 3 its bytes times the square root of its lifetime. The lifetime is that of
+    :func:`measure`.
     """
     gains, lifetimes = (np.zeros(len(data.tensors) - 1) for _ in range(2))
     measure(data, new_state(data), gains, lifetimes)
     size = sizes(data)
-    cost: Floats = (size, size * lifetimes, np.ones_like(size), size * np.sqrt(lifetimes))[by]
+    cost: Floats = (np.sqrt(size * lifetimes), size * lifetimes, np.ones_like(size), size * np.sqrt(lifetimes))[by]
     return gains / cost
 
 

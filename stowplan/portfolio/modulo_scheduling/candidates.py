@@ -93,7 +93,7 @@ def search(problem: Problem, context: Context) -> None:
     """The main heuristic. It begins with list scheduling, which may evict instructions that were placed before, and with
     schedules that follow hints. Then it looks for plans with a smaller II or a shorter iteration.
 
-    For large loop bodies, it begins with simulated annealing of the placement, not with list scheduling.
+    For large loop bodies, it begins with parallel tempering of the placement, not with list scheduling.
     """
     tally = prepare(problem, context, "list")
     if tally is None:

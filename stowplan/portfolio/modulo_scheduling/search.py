@@ -1,7 +1,8 @@
 """List scheduling with eviction, and a search around the best schedule; both counted in evaluations.
 
 An *evaluation* is as much work as placing every instruction of the loop body once. One complete mapping counts as one, and so
-do as many single placements of the list scheduler, or moves of the annealing, as the loop body has instructions.
+do as many single placements of the list scheduler, or moves of parallel tempering (:mod:`.tempering`), as the loop body has
+instructions.
 
 The *II* is the initiation interval, the number of clocks from the start of one iteration to the start of the next. A *hint* has
 values in [0, 1] for each instruction: its time as a fraction of an iteration, and how likely it is on each tile in a good plan.
@@ -32,7 +33,7 @@ from stowplan.portfolio.modulo_scheduling.body import Body
 from stowplan.portfolio.modulo_scheduling.mapper import Mapper
 
 if TYPE_CHECKING:
-    from stowplan.portfolio.modulo_scheduling.annealing import Annealing
+    from stowplan.portfolio.modulo_scheduling.tempering import Tempering
 
 
 class SearchParameters(Parameters, frozen=True):
@@ -46,17 +47,17 @@ class SearchParameters(Parameters, frozen=True):
     tries: int = 3
     """Number of attempts of the list scheduler at each II."""
     moves: int = 1_000
-    """Number of moves for each group in the first annealing run at an II."""
+    """Number of moves for each group when parallel tempering begins at an II."""
     doublings: int = 9
-    """How many times the number of moves at an II doubles, at most. It doubles after each annealing run that fails."""
-    anneal: float = 0.5
-    """Fraction of the steps (:meth:`MappingSearch.step`) in which annealing looks for an II below the best one, if the
-    placement decides which II is possible."""
+    """How many times the number of moves at an II doubles, at most. It doubles each time that no plan was found."""
+    tempering: float = 0.9
+    """Fraction of the work in which parallel tempering looks for an II below the best one, if the placement decides which II is
+    possible."""
     first_placements: int = 500
-    """Number of placements of the list scheduler without a schedule after which annealing looks for the first schedule, if the
-    placement decides which II is possible."""
-    moves_a_placement: int = 100
-    """Number of moves of the annealing that take as long as one placement of the list scheduler."""
+    """Number of placements of the list scheduler without a schedule after which parallel tempering looks for the first
+    schedule, if the placement decides which II is possible."""
+    moves_a_placement: int = 500
+    """Number of moves of parallel tempering that take as long as one placement of the list scheduler."""
     liking: float = 12.0
     """Bonus in clocks of the tile that a hint suggests most: more than the cost of a missing link."""
 
@@ -70,12 +71,12 @@ class Tally:
 
     body: Body
     """The loop body."""
-    anneal: bool = True
-    """Whether annealing may be used; False for comparisons."""
+    tempering: bool = True
+    """Whether parallel tempering may be used; False for comparisons."""
     placements: int = 0
     """Number of placements of the list scheduler."""
     moves: int = 0
-    """Number of moves of the annealing."""
+    """Number of moves of parallel tempering."""
     best: Plan | None = None
     """The best plan so far."""
     on_better: Callable[[Plan], None] | None = None
@@ -178,18 +179,18 @@ def _attempt(tally: Tally, ii: int, chance: random.Random, ratio: int, stop: Cal
 def begin(tally: Tally, seed: int, stop: Callable[[], bool]) -> bool:
     """Look for a first schedule by list scheduling, which is then in ``tally.best``; returns whether it was given up early.
 
-    List scheduling may fail at one II after the other, and then takes long. If the placement can be annealed, it is therefore
+    List scheduling may fail at one II after the other, and then takes long. If parallel tempering applies, it is therefore
     given up after a number of placements (:attr:`SearchParameters.first_placements`); :meth:`MappingSearch.step` goes on.
     """
-    limit = PARAMS.first_placements if _can_anneal(tally) else math.inf
+    limit = PARAMS.first_placements if _may_temper(tally) else math.inf
     list_scheduling(tally, seed, stop, limit)
     return tally.best is None and tally.placements >= limit
 
 
-def _can_anneal(tally: Tally) -> bool:
-    """Whether annealing applies: it is permitted, the placement decides which II is possible, and no value is sent over the
-    asynchronous fabric."""
-    return tally.anneal and tally.body.places_decide and tally.body.problem.is_synchronous
+def _may_temper(tally: Tally) -> bool:
+    """Whether parallel tempering applies: it is permitted, the placement decides which II is possible, and no value is sent
+    over the asynchronous fabric."""
+    return tally.tempering and tally.body.places_decide and tally.body.problem.is_synchronous
 
 
 class MappingSearch:
@@ -204,9 +205,10 @@ class MappingSearch:
         self._ratio = float(PARAMS.first_ratio)
         self._now: Plan | None = None
         self._seed = seed
-        self._annealing: Annealing | None = None
+        self._tempering: dict[int, Tempering] = {}
+        """The state of parallel tempering by II."""
         self._doublings: dict[int, int] = {}
-        """Number of failed annealing runs by II."""
+        """How many times parallel tempering found no plan, by II."""
 
     def adopt(self, plan: Plan) -> None:
         """Continue from another candidate's schedule, if it is better and no value takes more than one link."""
@@ -224,14 +226,14 @@ class MappingSearch:
         if best is not None and not left:
             self._rebuild(stop)
             return
-        if _can_anneal(self.tally) and left:
-            # Bisection over the IIs comes first, because short annealing runs at large IIs are quick.
+        if _may_temper(self.tally) and left:
+            # Bisection over the IIs comes first, because a plan with a large II is soon found.
             failed = max((ii for ii in self._doublings if least <= ii < above), default=least - 1)
             if above - failed > 1:
-                self._anneal((failed + above) // 2, stop)
+                self._temper((failed + above) // 2, stop)
                 return
-            if self._chance.random() < PARAMS.anneal:
-                self._anneal(self._draw_ii(left), stop)
+            if (self.tally.work - self.tally.placements) <= PARAMS.tempering * self.tally.work:
+                self._temper(self._draw_ii(left), stop)
                 return
         if best is None:
             ii = self._chance.choice(list(self.tally.body.iis) or [least])
@@ -248,32 +250,37 @@ class MappingSearch:
         """One of the remaining IIs ``left``, mostly the largest, which is the easiest."""
         return left[-1] if self._chance.random() < 0.7 else self._chance.choice(left)
 
-    def _anneal(self, ii: int, stop: Callable[[], bool]) -> None:
-        """Anneal a placement at an II, compute the times that annealing does not choose, and offer the plan.
+    def _temper(self, ii: int, stop: Callable[[], bool]) -> None:
+        """Go on with parallel tempering at an II; if it finds places, compute the times that it does not choose, and offer the
+        plan.
 
-        After each failure, the next run at this II makes twice as many moves.
+        After each failure, the next call at this II makes twice as many moves.
         """
-        if self._annealing is None:
-            # Annealing is imported only here, because its compiled code takes a moment to load, and most loop bodies never need
-            # it.
-            from stowplan.portfolio.modulo_scheduling.annealing import Annealing
-
-            self._annealing = Annealing(self.tally.body, self._seed)
         tally, body = self.tally, self.tally.body
+        doublings = self._doublings.get(ii, 0)
+        if not body.may_fit(ii):
+            self._doublings[ii] = doublings + 1
+            return
+        if ii not in self._tempering:
+            # The module is imported only here, because its compiled code takes a moment to load, and most loop bodies never
+            # need it.
+            from stowplan.portfolio.modulo_scheduling.tempering import Tempering
+
+            self._tempering[ii] = Tempering(body, ii, (self._seed, ii, doublings))
 
         def count(moves: int) -> None:
             tally.moves += moves
 
-        doublings = self._doublings.get(ii, 0)
         moves = (PARAMS.moves * len(body.members)) << min(doublings, PARAMS.doublings)
-        places = self._annealing.place(ii, moves, stop, count)
+        places = self._tempering[ii].search(moves, stop, count)
         if places is not None:
+            # If these places permit no plan, the next call begins anew.
+            del self._tempering[ii]
             tiles, chosen_times = places
             tiles_of = [tiles[group] for group in body.group]
             times = list_schedule(body.structure, ii, tiles_of, chosen_times)
             tally.placements += body.count
-            if times is not None:
-                tally.offer(ii, tiles_of, times)
+            if times is not None and tally.offer(ii, tiles_of, times):
                 return
         self._doublings[ii] = doublings + 1
 

@@ -106,7 +106,7 @@ def build(problem: Problem) -> Data:
     unit = gcd(*(int(np.gcd.reduce(column)) for column in columns_in_bytes)) or 1
     overlaps[:, 2] //= unit
     occupying = np.flatnonzero(spans.size[spans.owner])
-    first, last, sections = _sections(spans.start[occupying], spans.end[occupying])
+    first, last, sections = compressed(spans.start[occupying], spans.end[occupying])
     return Data(
         numbers=numbers,
         size=size // unit,
@@ -122,8 +122,8 @@ def build(problem: Problem) -> Data:
     )
 
 
-def _sections(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
-    """Returns the first section of each piece, the section after its last one, and the number of sections.
+def compressed(start: Ints, end: Ints) -> tuple[Ints, Ints, int]:
+    """Time compressed to sections: the first section of each piece, the section after its last one, and the number of sections.
 
     Piece i takes bytes from moment ``start[i]`` until before moment ``end[i]``. A section ends at each moment at which a piece
     ends and the event before was the start of a piece.
@@ -158,7 +158,7 @@ def select(data: Data, chosen: Ints) -> Data:
     counts = np.diff(data.piece)[chosen]
     piece = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts)])
     pieces = np.arange(piece[-1]) + np.repeat(data.piece[:-1][chosen] - piece[:-1], counts)
-    first, last, sections = _sections(data.first[pieces], data.last[pieces])
+    first, last, sections = compressed(data.first[pieces], data.last[pieces])
     numbers, size, align, fixed, life = (
         column[chosen] for column in (data.numbers, data.size, data.align, data.fixed, data.life)
     )

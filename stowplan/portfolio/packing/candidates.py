@@ -31,7 +31,7 @@ from stowplan.models.packing.overlaps import without_overlaps
 from stowplan.models.packing.plan import Plan
 from stowplan.models.packing.problem import Problem
 from stowplan.parameters import Parameters, parameters
-from stowplan.portfolio.packing import arrays, beam, canonical, orders, peaks, skyline, valleys
+from stowplan.portfolio.packing import arrays, beam, canonical, merging, orders, peaks, skyline, valleys
 from stowplan.portfolio.packing.arrays import Data, Ints
 from stowplan.portfolio.packing.search import HeuristicSearch
 from stowplan.portfolio.presolve import includes_heuristics, presolve_seconds, report_if_overloaded
@@ -72,6 +72,9 @@ class SearchParameters(Parameters, frozen=True):
     """The same in a deterministic run."""
     most_valley_buffers: int = 6_000
     """Number of buffers above which the search over valleys is left out, because a node looks at too many sections."""
+    most_merged: float = 0.8
+    """Largest number of merged buffers, divided by that of buffers, at which there are searches for merged buffers. At 0 there
+    are none."""
     least_valley_nodes: int = 10_000
     """The search over valleys is left out if it could look at fewer nodes than this."""
     explain_seconds: float = 3.0
@@ -261,22 +264,30 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
 
 @_without_overlap_support("beam2")
 def beam2(problem: Problem, context: Context) -> None:
-    """Search over valleys (:mod:`.valleys`), then a second beam search with another seed.
+    """Search over valleys (:mod:`.valleys`), then a second beam search with another seed, for merged buffers
+    (:mod:`.merging`) if these are considerably fewer.
 
     The first finds packings that waste hardly any byte, soon or never. How long the second takes is a matter of luck, so that
     the first of two beam searches ends sooner on average than one alone. Neither gaps nor fixed offsets are supported.
     """
-    if not report_if_overloaded(context, find_overload(problem)):
-        data = arrays.build(problem)
-        if len(data.size) > 0 and not _fill_valleys(problem, context, data, PARAMS.valley_work, 1):
-            _search_by_beams(problem, context, data, "beam2", 1)
+    if report_if_overloaded(context, find_overload(problem)):
+        return
+    data = arrays.build(problem)
+    if len(data.size) == 0 or _fill_valleys(problem, context, data, PARAMS.valley_work, 1):
+        return
+    merged = _merged(data)
+    if merged is not None:
+        _search_merged(problem, context, data, merged, functools.partial(beam.Part, should_stop=context.closed), 1, None)
+    else:
+        _search_by_beams(problem, context, data, "beam2", 1)
 
 
 def _fill_valleys(problem: Problem, context: Context, data: Data, work: int, stream: int) -> bool:
     """Search over valleys (:mod:`.valleys`) if it supports the data; returns whether there is a plan as low as the bound.
 
-    It starts from the best plan of other candidates or, by default, from first fit by size. ``work`` limits the nodes times
-    the sections that a node looks at, and ``stream`` chooses the random numbers (:meth:`Context.seed`).
+    The first search is that for merged buffers (:mod:`.merging`), if these are considerably fewer. The second one starts from
+    the best plan of other candidates or, by default, from first fit by size. ``work`` limits, for each of the two, the nodes
+    times the sections that a node looks at, and ``stream`` chooses the random numbers (:meth:`Context.seed`).
     """
     # Work of a deterministic run adds to that of the other searches, so that it must be small.
     share = PARAMS.valley_share if context.work(work_rates.PACKING_NODES) is None else PARAMS.valley_work_share
@@ -284,12 +295,51 @@ def _fill_valleys(problem: Problem, context: Context, data: Data, work: int, str
     nodes = work // data.sections if data.sections else 0
     if not valleys.supports(data) or nodes < PARAMS.least_valley_nodes:
         return False
+    merged = _merged(data)
+    merged_nodes = 0 if merged is None else work // merged.data.sections
+    if merged is not None and _search_merged(problem, context, data, merged, valleys.Part, stream, merged_nodes):
+        return True
     best = context.heard()
     plan = None if best is None else best()
     offsets = None if plan is None else in_units(plan, data)
     search = canonical.start(data, _capacity(problem, data), context.seed(stream), offsets, part_type=valleys.Part)
     _run_and_report(problem, context, data, search, "valleys", nodes)
     return search.finished
+
+
+def _merged(data: Data) -> merging.Merged | None:
+    """The merged buffers; None if merging does not apply, or makes them hardly fewer."""
+    if not valleys.supports(data):
+        return None
+    merged = merging.merge(data)
+    return merged if len(merged.data.size) <= PARAMS.most_merged * len(data.size) else None
+
+
+def _search_merged(
+    problem: Problem,
+    context: Context,
+    data: Data,
+    merged: merging.Merged,
+    part_type: Callable[..., canonical.Part],
+    stream: int,
+    node_limit: int | None,
+) -> bool:
+    """Search for plans in which buffers are merged, and report them; returns whether there is one as low as the bound.
+
+    ``part_type``, ``stream`` and ``node_limit`` are the class that searches, the stream of random numbers, and the largest
+    number of nodes, None for the work of the run. The bounds of the search are those of the merged buffers, so that they are
+    not reported.
+    """
+    search = canonical.start(merged.data, _capacity(problem, data), context.seed(stream), part_type=part_type)
+
+    def improved() -> None:
+        if search.height is not None:
+            _report_plan(problem, context, data, search.height, merged.offsets(search.offsets(merged.data)), "merged")
+
+    if search.height is not None:
+        improved()
+    search.run(improved, context.closed, node_limit or context.work(work_rates.PACKING_NODES, len(merged.data.size) + 50))
+    return search.finished and not search.infeasible
 
 
 def _search_by_beams(problem: Problem, context: Context, data: Data, source: str, stream: int = 0) -> None:
@@ -348,11 +398,7 @@ def _run_and_report(
         if any(part.bound > bound for part, bound in zip(search.parts, bounds, strict=True)):
             context.bound(search.bound * data.unit, source)
         if search.height is not None:
-            all_offsets = np.zeros(len(data.size), np.int64)
-            index = {int(number): at for at, number in enumerate(data.numbers)}
-            for part in search.parts:
-                all_offsets[[index[int(number)] for number in part.data.numbers]] = part.offsets
-            context.plan(arrays.export_plan(problem, data, all_offsets), source)
+            context.plan(arrays.export_plan(problem, data, search.offsets(data)), source)
 
     heard = context.heard()
 

@@ -171,6 +171,14 @@ class CanonicalSearch:
         part = min(waiting, key=lambda run: (run.best is not None, run.runs if run.best is None else -run.best))
         return part.run(*part.next_target(self.capacity, self.bound))
 
+    def offsets(self, data: Data) -> Ints:
+        """[n] offsets of the plan in units; every part must have one. ``data`` has all buffers of the problem."""
+        offsets = np.zeros(len(data.size), np.int64)
+        index = {int(number): at for at, number in enumerate(data.numbers)}
+        for part in self.parts:
+            offsets[[index[int(number)] for number in part.data.numbers]] = part.offsets
+        return offsets
+
     def adopt(self, data: Data, offsets: Ints) -> None:
         """Adopt a plan of the whole problem in those parts in which it is lower than the best plan so far.
 

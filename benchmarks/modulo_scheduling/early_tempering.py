@@ -1,16 +1,16 @@
-"""Runs whose search begins to anneal early, and runs that list scheduling may keep waiting.
+"""Runs whose search begins with parallel tempering early, and runs that list scheduling may keep waiting.
 
-    python -m benchmarks.modulo_scheduling.early_annealing [FOLDER ...] --time-limit 3 --seeds 3
+    python -m benchmarks.modulo_scheduling.early_tempering [FOLDER ...] --time-limit 3 --seeds 3
 
-The search of modulo scheduling begins with list scheduling. If that has no schedule after a number of placements, annealing
-takes over (:attr:`stowplan.portfolio.modulo_scheduling.search.SearchParameters.first_placements`). Both variants, with this
-number and without a limit, run in processes of their own, graph by graph in turn. The graphs are FFTs, those of
+The search of modulo scheduling begins with list scheduling. If that has no schedule after a number of placements, parallel
+tempering takes over (:attr:`stowplan.portfolio.modulo_scheduling.search.SearchParameters.first_placements`). Both variants,
+with this number and without a limit, run in processes of their own, graph by graph in turn. The graphs are FFTs, those of
 :mod:`benchmarks.lib.modulo_scheduling.networks`, and the JSON files in the folders that are named, one family for each folder.
 Delays are not limited. Every run ends when its initiation interval (II) is proven minimal, or at the time limit.
 
 Prints a row for each family. A cell has the number of runs with a plan, the number of runs that reach the least II that any run
 found, and the median of the seconds until then, where a run that does not reach it counts with its time limit. ``--write PAGE``
-puts the table between the markers ``early-annealing`` of a page.
+puts the table between the markers ``early-tempering`` of a page.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from stowplan.models.modulo_scheduling.plan import decode_objective
 from stowplan.models.modulo_scheduling.problem import Rules
 
 #: Values of the parameters of each variant.
-VARIANTS = {"early annealing": "", "list scheduling first": f"[modulo_scheduling.search]\nfirst_placements = {1 << 60}\n"}
+VARIANTS = {"early tempering": "", "list scheduling first": f"[modulo_scheduling.search]\nfirst_placements = {1 << 60}\n"}
 
 
 class Outcome(NamedTuple):
@@ -81,7 +81,7 @@ def compared(folders: list[str], seeds: int, seconds: float) -> dict[str, dict[s
     command = [
         sys.executable,
         "-m",
-        "benchmarks.modulo_scheduling.early_annealing",
+        "benchmarks.modulo_scheduling.early_tempering",
         *folders,
         "--child",
         "--time-limit",
@@ -142,7 +142,7 @@ def main() -> None:
     text = table(rows, ("family", "graphs", "runs", *VARIANTS))
     print(text)
     if arguments.write is not None:
-        write_into(arguments.write, {"early-annealing": text})
+        write_into(arguments.write, {"early-tempering": text})
 
 
 if __name__ == "__main__":

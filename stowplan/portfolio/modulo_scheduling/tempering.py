@@ -1,8 +1,14 @@
-"""Simulated annealing over placements of a loop body on the tiles (processing elements) of a CGRA.
+"""Parallel tempering over placements of a loop body on the tiles (processing elements) of a CGRA.
+
+Parallel tempering (Hukushima and Nemoto, "Exchange Monte Carlo method and application to spin glass simulations", J. Phys. Soc.
+Jpn. 65, 1996) keeps several placements, the *replicas*, each at a temperature of its own that does not change. A replica is
+changed at random, and a change that makes it worse is accepted the more often the higher the temperature is. Replicas of
+neighbouring temperatures are exchanged now and then, so that a placement that is stuck at a low temperature is warmed and gets
+away. Unlike simulated annealing, the search needs not know in advance how long it may take, and goes on where it was stopped.
 
 It is meant for machines on which a result may wait for its consumer for any number of clocks. On such a machine, the placement
 decides which initiation interval (II) is possible, because an instruction outside all recurrences (cycles of dependences) can
-be delayed until its tile has a free slot. A *slot* is a clock modulo the II. The annealing therefore chooses a tile for each
+be delayed until its tile has a free slot. A *slot* is a clock modulo the II. The search therefore chooses a tile for each
 *group* of instructions that must share one, but an issue time only for the *timed* instructions, whose slots cannot be chosen
 afterwards (:attr:`~stowplan.models.modulo_scheduling.structure.Structure.slotted`).
 
@@ -25,7 +31,7 @@ A *move* changes the tile of a group, or the issue time of a timed instruction, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -36,18 +42,24 @@ from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Data, Ints, at_
 from stowplan.portfolio.random_numbers import random_below
 
 
-class AnnealingParameters(Parameters, frozen=True):
-    """Parameters of annealing."""
+class TemperingParameters(Parameters, frozen=True):
+    """Parameters of parallel tempering."""
 
-    hot: float = 0.5
-    """First temperature, in units of the cost."""
-    cold: float = 0.05
-    """Last temperature, in units of the cost."""
-    chunk: int = 100
-    """Number of moves, divided by the number of groups, between two checks of whether to stop."""
+    first: float = 0.5
+    """First temperature of the annealing with which the search begins, in units of the cost."""
+    last: float = 0.05
+    """Last temperature of this annealing, in units of the cost."""
+    cold: float = 0.08
+    """Lowest temperature of the replicas, in units of the cost."""
+    hot: float = 0.3
+    """Highest temperature of the replicas, in units of the cost."""
+    replicas: int = 5
+    """Number of replicas. The ratio of neighbouring temperatures is the same for all."""
+    sweep: int = 50
+    """Number of moves of a replica, divided by the number of groups, between two exchanges."""
 
 
-PARAMS = parameters(AnnealingParameters, __name__)
+PARAMS = parameters(TemperingParameters, __name__)
 
 
 # The next three numbers are tuned.
@@ -326,44 +338,99 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
     return int(now)
 
 
-class Annealing:
-    """Searches for placements of a loop body. Each call of :meth:`place` tries one II."""
+class Replica(NamedTuple):
+    """A placement and its cost."""
 
-    def __init__(self, body: Body, seed: int):
-        self.body = body
+    state: State
+    cost: int
+
+
+class Tempering:
+    """Searches for placements of a loop body at one initiation interval (II).
+
+    The II must be one that pins and values from an instruction to itself permit (:meth:`.body.Body.may_fit`).
+    """
+
+    def __init__(self, body: Body, ii: int, seed: Sequence[int]):
+        self.body, self.ii = body, ii
         self._chance = np.random.default_rng(seed)
-        self._base = build(body)
+        self._data = at_ii(build(body), body, ii)
+        steps = max(1, PARAMS.replicas - 1)
+        self._temperatures = [PARAMS.cold * (PARAMS.hot / PARAMS.cold) ** (step / steps) for step in range(PARAMS.replicas)]
+        """Temperatures of the replicas, ascending."""
+        self._replicas: list[Replica] = []
+        """A replica at each temperature; none before the first search."""
+        self._rounds = 0
 
-    def place(
-        self, ii: int, count: int, stop: Callable[[], bool], on_moves: Callable[[int], None]
+    def search(
+        self, count: int, stop: Callable[[], bool], on_moves: Callable[[int], None]
     ) -> tuple[list[int], dict[int, int]] | None:
-        """Search for a placement that breaks no rule, with at most ``count`` moves.
+        """Go on to search for a placement that breaks no rule, with about ``count`` moves.
 
         Returns the tile of each group, and the issue clock of each timed instruction by its number. The result is None if no
-        such placement was found before ``stop`` returned True or all moves were made. It is also None if a pin, or a value from
-        an instruction to itself, rules out this II. (A *pin* is the user's constraint on the tile, time or slot of an
-        instruction.) After each chunk of moves, ``on_moves`` is called with the number of moves in the chunk.
+        such placement was found before ``stop`` returned True or the moves were made. After each sweep, ``on_moves`` is called
+        with the number of moves in it.
         """
-        body, chunk = self.body, PARAMS.chunk * len(self.body.members)
-        if not body.may_fit(ii):
+        sweep, done = PARAMS.sweep * len(self.body.members), 0
+        if not self._replicas:
+            first = self._anneal(count, sweep, stop, on_moves)
+            if first.cost == 0:
+                return self._places(first)
+            self._replicas = [Replica(self._copy(first.state), first.cost) for _ in self._temperatures]
             return None
-        data, height = at_ii(self._base, body, ii), body.heights(ii)
+        while done < count:
+            for number, temperature in enumerate(self._temperatures):
+                if stop():
+                    return None
+                state, now = self._replicas[number]
+                self._replicas[number] = Replica(state, moves(self._data, state, sweep, now, temperature, temperature))
+                on_moves(sweep)
+                done += sweep
+                if self._replicas[number].cost == 0:
+                    return self._places(self._replicas[number])
+            self._exchange()
+        return None
+
+    def _anneal(self, count: int, sweep: int, stop: Callable[[], bool], on_moves: Callable[[int], None]) -> Replica:
+        """The placement from which all replicas start: that of simulated annealing with ``count`` moves."""
+        body, height = self.body, self.body.heights(self.ii)
         state = State(
             tile=np.array([self._chance.choice(tiles) for tiles in body.allowed], np.int64),
             time=max(height) - np.array(height, np.int64),
-            issued=np.zeros((body.tiles, ii), np.int64),
-            done=np.zeros((body.tiles, ii), np.int64),
+            issued=np.zeros((body.tiles, self.ii), np.int64),
+            done=np.zeros((body.tiles, self.ii), np.int64),
             load=np.zeros(body.tiles, np.int64),
             held=np.zeros(body.tiles, np.int64),
             chance=np.array([self._chance.integers(1, 1 << 62)], np.int64),
         )
-        now, done, ratio = cost(data, state), 0, (PARAMS.cold / PARAMS.hot)
+        now, done, ratio = cost(self._data, state), 0, (PARAMS.last / PARAMS.first)
         while done < count and now and not stop():
-            part = min(chunk, count - done)
-            hot, cold = PARAMS.hot * ratio ** (done / count), PARAMS.hot * ratio ** ((done + part) / count)
-            now = moves(data, state, part, now, hot, cold)
-            done += part
+            part = min(sweep, count - done)
+            hot, cold = PARAMS.first * ratio ** (done / count), PARAMS.first * ratio ** ((done + part) / count)
+            now = moves(self._data, state, part, now, hot, cold)
             on_moves(part)
-        if now:
-            return None
-        return state.tile.tolist(), {number: int(state.time[number]) for number in body.structure.slotted}
+            done += part
+        return Replica(state, now)
+
+    def _copy(self, state: State) -> State:
+        """The same placement with another state of the random number generator."""
+        chance = np.array([self._chance.integers(1, 1 << 62)], np.int64)
+        return State(*(array.copy() for array in state))._replace(chance=chance)
+
+    def _places(self, replica: Replica) -> tuple[list[int], dict[int, int]]:
+        """The result of :meth:`search` for a replica that breaks no rule."""
+        times = {number: int(replica.state.time[number]) for number in self.body.structure.slotted}
+        return replica.state.tile.tolist(), times
+
+    def _exchange(self) -> None:
+        """Exchange neighbouring replicas at random, so that each temperature keeps its distribution of placements.
+
+        Pairs are disjoint: those whose lower number is even, and in the next round those whose lower number is odd.
+        """
+        replicas = self._replicas
+        for low in range(self._rounds % 2, len(replicas) - 1, 2):
+            cold, hot = self._temperatures[low : low + 2]
+            gain = (1 / cold - 1 / hot) * (replicas[low].cost - replicas[low + 1].cost)
+            if gain >= 0 or self._chance.random() < math.exp(gain):
+                replicas[low], replicas[low + 1] = replicas[low + 1], replicas[low]
+        self._rounds += 1

@@ -1,9 +1,9 @@
-"""The search for small initiation intervals with annealing and without.
+"""The search for small initiation intervals with parallel tempering and without.
 
-    python -m benchmarks.modulo_scheduling.annealing GRAPH...
+    python -m benchmarks.modulo_scheduling.tempering GRAPH...
 
 Both get the same processor time, one after the other in one process, for each graph and seed; CP-SAT has no part in it. Every
-plan is verified. Prints a markdown table; ``--write PAGE`` puts it between the markers ``annealing`` of a page.
+plan is verified. Prints a markdown table; ``--write PAGE`` puts it between the markers ``tempering`` of a page.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from stowplan.models.modulo_scheduling.structure import Structure
 from stowplan.models.modulo_scheduling.verify import verify
 
 
-def interval(problem: Problem, seed: int, seconds: float, *, anneal: bool) -> int | None:
+def interval(problem: Problem, seed: int, seconds: float, *, tempering: bool) -> int | None:
     """The initiation interval that the search reaches in so many processor seconds."""
     until = time.process_time() + seconds
     # More evaluations than there is time for.
-    tally = spend(problem, "search", 1 << 40, seed=seed, anneal=anneal, should_stop=lambda: time.process_time() >= until)
+    tally = spend(problem, "search", 1 << 40, seed=seed, tempering=tempering, should_stop=lambda: time.process_time() >= until)
     if tally.best is None:
         return None
     assert verify(problem, tally.best).ok
@@ -51,18 +51,20 @@ def main() -> None:
     for name in arguments.graphs:
         problem = problem_of(name, None, arguments.inputs, arguments.machine)
         cells = []
-        for anneal in (False, True):
+        for tempering in (False, True):
             found = []
             for seed in range(arguments.seeds):
-                found.append(interval(problem, seed, arguments.seconds, anneal=anneal))
-                print(f"{problem.name}, seed {seed}, annealing {anneal}: II {name_of(found[-1])}", file=sys.stderr, flush=True)
+                found.append(interval(problem, seed, arguments.seconds, tempering=tempering))
+                print(
+                    f"{problem.name}, seed {seed}, tempering {tempering}: II {name_of(found[-1])}", file=sys.stderr, flush=True
+                )
             cells.append(", ".join(map(name_of, found)))
         rows.append((problem.name, len(problem.instructions), least_ii(problem, Structure(problem)), *cells))
-    text = table(rows, ("graph", "instructions", "MII", "without annealing", "with annealing"))
+    text = table(rows, ("graph", "instructions", "MII", "without tempering", "with tempering"))
     print(text)
     if arguments.write is not None:
         try:
-            write_into(arguments.write, {"annealing": text})
+            write_into(arguments.write, {"tempering": text})
         except InputError as error:
             sys.exit(f"{error}")
 

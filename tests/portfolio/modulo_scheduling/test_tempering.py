@@ -1,4 +1,4 @@
-"""Annealing of placements: what it counts, what it finds, and what the search gains by it."""
+"""Parallel tempering of placements: what it counts, what it finds, and what the search gains by it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from stowplan.hardware.se import load_machine
 from stowplan.hardware.se.machines import grid, streaming_engine
 from stowplan.models.modulo_scheduling.problem import Instruction, Operand, Problem, Rules, Variable
 from stowplan.models.modulo_scheduling.verify import verify
-from stowplan.portfolio.modulo_scheduling.annealing import Annealing, State, cost, moves
 from stowplan.portfolio.modulo_scheduling.body import FAR, Body, at_ii, build
 from stowplan.portfolio.modulo_scheduling.search import PARAMS, MappingSearch, Tally, begin, list_scheduling
+from stowplan.portfolio.modulo_scheduling.tempering import PARAMS as PARAMS_TEMPERING
+from stowplan.portfolio.modulo_scheduling.tempering import State, Tempering, cost, moves
 
 
 def woven(size: int, seed: int, *, carried: int = 0) -> Problem:
@@ -114,13 +115,16 @@ def test_places_break_no_rule(seed: int) -> None:
     body = Body(woven(40, seed, carried=20))
     ii = body.least_ii + 2
     made: list[int] = []
-    found = Annealing(body, seed).place(ii, 200_000, lambda: False, made.append)
+    run = Tempering(body, ii, (seed,))
+    found = None
+    while found is None and sum(made) < 200_000:
+        found = run.search(10_000, lambda: False, made.append)
     assert found is not None
     tiles, times = found
     assert sorted(times) == body.structure.slotted
     assert broken_rules(body, ii, tiles, times) == 0
-    assert 0 < sum(made) <= 200_000
-    assert Annealing(body, seed).place(ii, 200_000, lambda: True, made.append) is None
+    assert 0 < sum(made) <= 200_000 + PARAMS_TEMPERING.sweep * len(body.members)
+    assert Tempering(body, ii, (seed,)).search(200_000, lambda: True, made.append) is None
 
 
 def test_cycles_have_no_clock_for_links() -> None:
@@ -129,7 +133,7 @@ def test_cycles_have_no_clock_for_links() -> None:
     other = Instruction(id="b", op="add", operands=(Operand(instruction="a"),), tiles=(0, 1, 2))
     body = Body(Problem(instructions=(one, other), machine=streaming_engine()))
     for seed in range(8):
-        found = Annealing(body, seed).place(7, 5_000, lambda: False, lambda count: None)
+        found = Tempering(body, 7, (seed,)).search(5_000, lambda: False, lambda count: None)
         assert found is not None
         assert found[0] == [0, 0]
 
@@ -158,7 +162,7 @@ def test_instructions_on_a_recurrence_find_slots() -> None:
     run = MappingSearch(tally, 0)
     for _ in range(2):
         if tally.best is None:
-            run._anneal(ii, lambda: False)
+            run._temper(ii, lambda: False)
     assert tally.best is not None
     assert tally.best.ii == ii
     assert verify(problem, tally.best).ok
@@ -176,14 +180,14 @@ def test_another_machine_and_tiles_of_ones_own() -> None:
         for at in range(9)
     )
     body = Body(Problem(instructions=instructions, machine=machine))
-    found = Annealing(body, 0).place(2, 100_000, lambda: False, lambda count: None)
+    found = Tempering(body, 2, (0,)).search(100_000, lambda: False, lambda count: None)
     assert found is not None
     assert all(found[0][body.group[at]] == at for at in range(9) if at % 3)
 
 
-def interval(problem: Problem, work: int, *, anneal: bool = True) -> int:
+def interval(problem: Problem, work: int, *, tempering: bool = True) -> int:
     """What the search reaches with so much work; every plan is verified."""
-    tally = Tally(Body(problem), anneal=anneal)
+    tally = Tally(Body(problem), tempering=tempering)
     list_scheduling(tally, 0, lambda: False)
     run = MappingSearch(tally, 1)
     while tally.work < work and (tally.best is None or tally.best.ii > tally.body.least_ii):
@@ -195,17 +199,48 @@ def interval(problem: Problem, work: int, *, anneal: bool = True) -> int:
 
 def test_the_search_gains_by_it() -> None:
     problem = woven(60, 0)
-    assert interval(problem, 6_000) < interval(problem, 6_000, anneal=False)
+    assert interval(problem, 6_000) < interval(problem, 6_000, tempering=False)
 
 
 def test_the_same_seed_gives_the_same_placement() -> None:
     body = Body(woven(60, 1))
-    found = [Annealing(body, 5).place(body.least_ii + 1, 60_000, lambda: False, lambda count: None) for _ in range(2)]
+    found = []
+    for _ in range(2):
+        run = Tempering(body, body.least_ii, (5,))
+        found.append([run.search(10_000, lambda: False, lambda count: None) for _ in range(4)])
+        found[-1].append([replica.state.tile.tolist() for replica in run._replicas])
     assert found[0] == found[1]
 
 
-def test_list_scheduling_gives_way_to_annealing() -> None:
-    """On a butterfly network, list scheduling fails at one II after the other; annealing then finds the first schedule."""
+def test_replicas_keep_their_costs() -> None:
+    """At an II that is too small for a plan, no replica ever gets to a cost of 0, however often replicas are exchanged."""
+    body = Body(woven(60, 2, carried=10))
+    run = Tempering(body, 2, (0,))
+    made: list[int] = []
+    for _ in range(5):
+        assert run.search(20_000, lambda: False, made.append) is None
+    assert sum(made) >= 100_000
+    assert len(run._replicas) == PARAMS_TEMPERING.replicas
+    assert run._rounds > 5
+    for replica in run._replicas:
+        times = dict(enumerate(replica.state.time.tolist()))
+        assert replica.cost == broken_rules(body, 2, replica.state.tile.tolist(), times) > 0
+    # The coldest replicas break the fewest rules, up to chance.
+    assert run._replicas[0].cost < run._replicas[-1].cost
+
+
+def test_a_search_goes_on_where_it_was_stopped() -> None:
+    body = Body(woven(60, 3))
+    whole, parts = Tempering(body, 2, (1,)), Tempering(body, 2, (1,))
+    sweep = PARAMS_TEMPERING.sweep * len(body.members)
+    for run, counts in ((whole, [sweep, 15 * sweep]), (parts, [sweep, 5 * sweep, 5 * sweep, 5 * sweep])):
+        for count in counts:
+            assert run.search(count, lambda: False, lambda moves: None) is None
+    assert [replica.cost for replica in whole._replicas] == [replica.cost for replica in parts._replicas]
+
+
+def test_list_scheduling_gives_way_to_tempering() -> None:
+    """On a butterfly network, list scheduling fails at one II after the other; tempering then finds the first schedule."""
     problem = lower(fft(16), load_machine("se"), rules=Rules(), inputs="variables")
     tally = Tally(Body(problem))
     assert begin(tally, 0, lambda: False)
@@ -216,13 +251,13 @@ def test_list_scheduling_gives_way_to_annealing() -> None:
         run.step(tally.body.least_ii, lambda: False)
     assert tally.best is not None
     assert verify(problem, tally.best).ok
-    # Without annealing, list scheduling goes on.
-    alone = Tally(Body(problem), anneal=False)
+    # Without tempering, list scheduling goes on.
+    alone = Tally(Body(problem), tempering=False)
     assert not begin(alone, 0, lambda: alone.placements > 4 * PARAMS.first_placements)
     assert alone.placements > 4 * PARAMS.first_placements
 
 
-def test_a_deterministic_run_ends_if_annealing_finds_nothing() -> None:
+def test_a_deterministic_run_ends_if_tempering_finds_nothing() -> None:
     """Two instructions that must be on different tiles of a machine with a single tile: no placement is valid."""
     instructions = (
         Instruction(id="a", op="add"),
