@@ -72,7 +72,7 @@ class SearchParameters(Parameters, frozen=True):
     """The same in a deterministic run."""
     most_valley_buffers: int = 6_000
     """Number of buffers above which the search over valleys is left out, because a node looks at too many sections."""
-    most_merged: float = 0.8
+    most_merged: float = 0.98
     """Largest number of merged buffers, divided by that of buffers, at which there are searches for merged buffers. At 0 there
     are none."""
     least_valley_nodes: int = 10_000
@@ -265,7 +265,7 @@ def _exact(problem: Problem, context: Context, source: str, stream: int = 0, *, 
 @_without_overlap_support("beam2")
 def beam2(problem: Problem, context: Context) -> None:
     """Search over valleys (:mod:`.valleys`), then a second beam search with another seed, for merged buffers
-    (:mod:`.merging`) if these are considerably fewer.
+    (:mod:`.merging`) if these are fewer.
 
     The first finds packings that waste hardly any byte, soon or never. How long the second takes is a matter of luck, so that
     the first of two beam searches ends sooner on average than one alone. Neither gaps nor fixed offsets are supported.
@@ -285,8 +285,8 @@ def beam2(problem: Problem, context: Context) -> None:
 def _fill_valleys(problem: Problem, context: Context, data: Data, work: int, stream: int) -> bool:
     """Search over valleys (:mod:`.valleys`) if it supports the data; returns whether there is a plan as low as the bound.
 
-    The first search is that for merged buffers (:mod:`.merging`), if these are considerably fewer. The second one starts from
-    the best plan of other candidates or, by default, from first fit by size. ``work`` limits, for each of the two, the nodes
+    The first search is that for merged buffers (:mod:`.merging`), if these are fewer. The second one starts from the best
+    plan of other candidates or, by default, from first fit by size. ``work`` limits, for each of the two, the nodes
     times the sections that a node looks at, and ``stream`` chooses the random numbers (:meth:`Context.seed`).
     """
     # Work of a deterministic run adds to that of the other searches, so that it must be small.
