@@ -1,4 +1,4 @@
-"""Runs whose search begins with parallel tempering early, and runs that list scheduling may keep waiting.
+"""Runs whose search begins with parallel tempering early, and runs in which list scheduling comes first, without a limit.
 
     python -m benchmarks.modulo_scheduling.early_tempering [FOLDER ...] --time-limit 3 --seeds 3
 

@@ -2,11 +2,11 @@
 
 The instances are the files of minimalloc that are named, rectangles that are cut into buffers (their optimum is the load),
 and made-up problems. Each of the searches ``valleys``, ``canonical`` and ``beam`` (:mod:`stowplan.portfolio.packing`) has
-``--seconds`` seconds of the processor for each instance and seed; ``merged`` is a search for merged buffers
-(:mod:`stowplan.portfolio.packing.merging`). The control ``valleys, at random`` is the search over valleys with buffers tried in
-random orders. Prints, for each family and search, how many runs reached the load and the median of the seconds that they took,
-and the median of how far they stay above the load; runs that do not reach it count with all their seconds. ``--write PAGE``
-puts the table between the markers ``tight`` of a page.
+``--seconds`` seconds of the processor for each instance and seed; ``valleys, merged`` and ``beam, merged`` are for merged
+buffers (:mod:`stowplan.portfolio.packing.merging`). The control ``valleys, at random`` is the search over valleys with buffers
+tried in random orders. Prints, for each family and search, how many runs reached the load and the median of the seconds that
+they took, and the median of how far they stay above the load; runs that do not reach it count with all their seconds.
+``--write PAGE`` puts the table between the markers ``tight`` of a page.
 
 With ``--runs``, whole runs of ``solve`` are compared instead: with merged buffers and the search over valleys, without merged
 buffers, and without both. ``--seconds`` is then their time limit. The table has the same cells, with seconds since the call,

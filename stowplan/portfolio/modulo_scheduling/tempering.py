@@ -306,7 +306,8 @@ def moves(data: Data, state: State, count: int, now: int, hot: float, cold: floa
                     break
         elif new != old and timed and state.issued[new, time % data.ii] and _random(state, 100) < _EXCHANGE:
             # The group of an instruction in the same slot moves to the old tile in exchange.
-            for number in range(len(state.time)):
+            for at in range(len(data.member)):
+                number = data.member[at]
                 occupant = data.group[number]
                 if state.tile[occupant] == new and occupant != group and state.time[number] % data.ii == time % data.ii:
                     other = occupant if data.allowed[occupant, old] else -1
@@ -369,7 +370,7 @@ class Tempering:
 
         Returns the tile of each group, and the issue clock of each timed instruction by its number. The result is None if no
         such placement was found before ``stop`` returned True or the moves were made. After each sweep, ``on_moves`` is called
-        with the number of moves in it.
+        with the number of moves that it may have made; the last sweep ends early once no rule is broken.
         """
         sweep, done = PARAMS.sweep * len(self.body.members), 0
         if not self._replicas:

@@ -6,9 +6,10 @@ Two rules merge buffers, in turn, until neither applies any more:
 - If a buffer ends where another one of the same size begins, both have the same offset. Together they are one buffer with both
   lives.
 
-*Sections* and *units* are those of :class:`stowplan.portfolio.packing.arrays.Data`. A plan for the merged buffers is a plan for
-the buffers, at the same height. The converse does not hold: the merged buffers may have no plan at a height at which the
-buffers have one. So a plan that is found counts, and that there is none proves nothing.
+After each round, sections in which nothing begins or ends any more are removed, so that more lives become equal. *Sections* and
+*units* are those of :class:`stowplan.portfolio.packing.arrays.Data`. A plan for the merged buffers is a plan for the buffers,
+at the same height. The converse does not hold: the merged buffers may have no plan at a height at which the buffers have one. So a
+plan that is found counts, and that there is none proves nothing.
 
 In plans as low as the load, buffers of the same life are next to each other, and buffers of one size follow each other at the
 same offset, much more often than in higher plans (docs/results/packing.md). Nothing in this module raises an error.
@@ -28,7 +29,7 @@ class Merged(NamedTuple):
     """The merged buffers of a problem with n buffers."""
 
     data: Data
-    """The merged buffers. Their numbers are their indices."""
+    """The merged buffers. Their numbers are their indices, and the lengths of their lives are counted in sections."""
     owner: Ints
     """[n] the merged buffer that each buffer is part of."""
     above: Ints
@@ -40,7 +41,8 @@ class Merged(NamedTuple):
 
 
 def merge(data: Data) -> Merged:
-    """Merge buffers without gaps, overlaps, fixed offsets, and alignments beyond one unit (:func:`.valleys.supports`)."""
+    """Merge buffers, which must have no gaps, overlaps, fixed offsets and alignments beyond one unit
+    (:func:`.valleys.supports`)."""
     begin, end, size, sections = data.begin, data.end, data.size, data.sections
     owner, above = np.arange(len(size)), np.zeros(len(size), np.int64)
     while True:
