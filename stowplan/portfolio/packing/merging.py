@@ -8,8 +8,8 @@ Two rules merge buffers, in turn, until neither applies any more:
 
 After each round, sections in which nothing begins or ends any more are removed, so that more lives become equal. *Sections* and
 *units* are those of :class:`stowplan.portfolio.packing.arrays.Data`. A plan for the merged buffers is a plan for the buffers,
-at the same height. The converse does not hold: the merged buffers may have no plan at a height at which the buffers have one. So a
-plan that is found counts, and that there is none proves nothing.
+at the same height. The converse does not hold: the merged buffers may have no plan at a height at which the buffers have one.
+So a plan that is found counts, and that there is none proves nothing.
 
 In plans as low as the load, buffers of the same life are next to each other, and buffers of one size follow each other at the
 same offset, much more often than in higher plans (docs/results/packing.md). Nothing in this module raises an error.
