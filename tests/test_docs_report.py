@@ -78,7 +78,8 @@ def test_tables_come_from_pages(build: ModuleType, text: str) -> None:
     assert len(named) > 6
     whole = build.whole(text)
     assert "<!-- table" not in whole
-    assert "| A | 154 | 0.33 | 0.49 | 5.77 | 5.76 |" in whole
+    page = (ROOT / "docs" / "results" / "packing.md").read_text(encoding="utf-8")
+    assert next(line for line in page.splitlines() if line.startswith("| A | 154 |")) in whole
     assert "](../" not in whole
     with pytest.raises(LookupError, match="found 1 tables below '## The table', expected 2"):
         build.whole("<!-- table: ../results/attacks.md # The table # 2 -->")
