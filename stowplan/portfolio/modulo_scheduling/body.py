@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -87,6 +88,11 @@ class Body:
         #: Whether the times of all instructions that are on no recurrence can be chosen after the placement, because values may
         #: wait for any number of clocks and no pin fixes a time.
         self.places_decide = not problem.limits_waits and not timed
+
+    @cached_property
+    def arrays(self) -> Data:
+        """The loop body as arrays for compiled code, without an II (:func:`build`)."""
+        return build(self)
 
     def longest_wait(self, ii: int) -> int:
         """The largest number of clocks that a value over links may wait at an II; FAR for any number."""

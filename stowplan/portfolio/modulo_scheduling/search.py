@@ -232,7 +232,8 @@ class MappingSearch:
             if above - failed > 1:
                 self._temper((failed + above) // 2, stop)
                 return
-            if (self.tally.work - self.tally.placements) <= PARAMS.tempering * self.tally.work:
+            tempered = self.tally.work - self.tally.placements
+            if tempered <= PARAMS.tempering * self.tally.work:
                 self._temper(self._draw_ii(left), stop)
                 return
         if best is None:

@@ -38,7 +38,7 @@ import numpy as np
 
 from stowplan.compiled import Ints2D, njit, njit_inner
 from stowplan.parameters import Parameters, parameters
-from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Data, Ints, at_ii, build
+from stowplan.portfolio.modulo_scheduling.body import FAR, Body, Data, Ints, at_ii
 from stowplan.portfolio.random_numbers import random_below
 
 
@@ -355,7 +355,7 @@ class Tempering:
     def __init__(self, body: Body, ii: int, seed: Sequence[int]):
         self.body, self.ii = body, ii
         self._chance = np.random.default_rng(seed)
-        self._data = at_ii(build(body), body, ii)
+        self._data = at_ii(body.arrays, body, ii)
         steps = max(1, PARAMS.replicas - 1)
         self._temperatures = [PARAMS.cold * (PARAMS.hot / PARAMS.cold) ** (step / steps) for step in range(PARAMS.replicas)]
         """Temperatures of the replicas, ascending."""

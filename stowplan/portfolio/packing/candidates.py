@@ -166,7 +166,7 @@ def climb(problem: Problem, context: Context) -> None:
             return
         data = arrays.build(problem)
         few = len(problem.buffers) <= PARAMS.most_valley_buffers
-        if few and _fill_valleys(problem, context, data, PARAMS.valley_work, 1):
+        if few and _fill_valleys(problem, context, data, _merged(data), PARAMS.valley_work, 1):
             return
         if data.is_plain:
             _place_from_peaks(problem, context, data)
@@ -273,19 +273,21 @@ def beam2(problem: Problem, context: Context) -> None:
     if report_if_overloaded(context, find_overload(problem)):
         return
     data = arrays.build(problem)
-    if len(data.size) == 0 or _fill_valleys(problem, context, data, PARAMS.valley_work, 1):
-        return
     merged = _merged(data)
+    if len(data.size) == 0 or _fill_valleys(problem, context, data, merged, PARAMS.valley_work, 1):
+        return
     if merged is not None:
         _search_merged(problem, context, data, merged, functools.partial(beam.Part, should_stop=context.closed), 1, None)
     else:
         _search_by_beams(problem, context, data, "beam2", 1)
 
 
-def _fill_valleys(problem: Problem, context: Context, data: Data, work: int, stream: int) -> bool:
+def _fill_valleys(
+    problem: Problem, context: Context, data: Data, merged: merging.Merged | None, work: int, stream: int
+) -> bool:
     """Search over valleys (:mod:`.valleys`) if it supports the data; returns whether there is a plan as low as the bound.
 
-    The first search is that for merged buffers (:mod:`.merging`), if these are fewer. The second one starts from the best
+    The first search is that for the merged buffers (:func:`_merged`), if there are any. The second one starts from the best
     plan of other candidates or, by default, from first fit by size. ``work`` limits, for each of the two, the nodes
     times the sections that a node looks at, and ``stream`` chooses the random numbers (:meth:`Context.seed`).
     """
@@ -295,7 +297,6 @@ def _fill_valleys(problem: Problem, context: Context, data: Data, work: int, str
     nodes = work // data.sections if data.sections else 0
     if not valleys.supports(data) or nodes < PARAMS.least_valley_nodes:
         return False
-    merged = _merged(data)
     merged_nodes = 0 if merged is None else work // merged.data.sections
     if merged is not None and _search_merged(problem, context, data, merged, valleys.Part, stream, merged_nodes):
         return True
@@ -360,7 +361,7 @@ def _search_by_beams(problem: Problem, context: Context, data: Data, source: str
     climbing.climb_orders(range(orders.PEAK + 1), "orders", PARAMS.climbs_before_beams)
     if best is None or (best + data.size).max() <= target:
         return
-    if stream == 0 and _fill_valleys(problem, context, data, PARAMS.first_valley_work, stream):
+    if stream == 0 and _fill_valleys(problem, context, data, _merged(data), PARAMS.first_valley_work, stream):
         return
     part_type = functools.partial(beam.Part, should_stop=context.closed)
     search = canonical.start(data, _capacity(problem, data), seed, best, part_type=part_type)
